@@ -1,0 +1,109 @@
+//! What can go wrong when a fabric's objects are made, used and freed.
+
+use std::io;
+
+use crate::WindowId;
+
+/// A failed operation on a fabric's objects. Failures of posted work are [`WorkError`](crate::WorkError)s.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The id names nothing: the object was freed, or belongs to another fabric.
+    #[error("{what} names nothing: it was freed, or belongs to another fabric")]
+    Unknown {
+        /// The id, as text.
+        what: String,
+    },
+    /// Memory could not be had from the operating system.
+    #[error("cannot allocate {len} bytes of {what} memory; lower the configured sizes or free memory")]
+    Memory {
+        /// `local` or `shared`.
+        what: &'static str,
+        /// How many bytes were asked for.
+        len: u64,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The device, or the configured limit, has no more of something.
+    #[error("no {what} left: {limit} are in use; close sessions or raise the limit")]
+    Exhausted {
+        /// What there is no more of.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// Shared memory is still lent.
+    #[error("{what} is still lent through {} windows ({windows:?}); unbind or free them first", windows.len())]
+    Lent {
+        /// The memory.
+        what: String,
+        /// The windows that are bound to it.
+        windows: Vec<WindowId>,
+    },
+    /// A domain still has objects in it.
+    #[error("{what} is still in use by {users}; free them first")]
+    InUse {
+        /// The object.
+        what: String,
+        /// What uses it.
+        users: String,
+    },
+    /// The endpoint's send or receive queue is full: more was posted than it was made for.
+    #[error("the {queue} queue of {link} is full ({depth} entries)")]
+    QueueFull {
+        /// `send` or `receive`.
+        queue: &'static str,
+        /// The endpoint.
+        link: String,
+        /// Its depth.
+        depth: u32,
+    },
+    /// A bind or unbind of the window is outstanding.
+    #[error("{window} has a bind or unbind outstanding; wait for its completion")]
+    WindowBusy {
+        /// The window.
+        window: WindowId,
+    },
+    /// The objects belong to different protection domains.
+    #[error("{what} belongs to another protection domain")]
+    DomainMismatch {
+        /// The object.
+        what: String,
+    },
+    /// The span is not within its memory, or is of the wrong length.
+    #[error("the span {span} is not within its memory, or not as long as the work needs")]
+    OutOfBounds {
+        /// The span, as text.
+        span: String,
+    },
+    /// The slot is lent to other work, or viewed, and must not be written now.
+    #[error("{span} is in use by work in flight or by a view, and cannot be written now")]
+    SlotBusy {
+        /// The span, as text.
+        span: String,
+    },
+    /// The peer's endpoint address is not of this fabric's kind.
+    #[error("the peer's endpoint address is not one of the {fabric} fabric")]
+    Address {
+        /// This fabric.
+        fabric: &'static str,
+    },
+    /// The backend does not offer this.
+    #[error("the {fabric} fabric cannot {what}")]
+    Unsupported {
+        /// The fabric.
+        fabric: &'static str,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// The operating system refused.
+    #[error("{what} failed")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// Its reason.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,28 @@
+//! Remote memory with the semantics of verbs: links, regions, windows, keys and completions.
+//!
+//! The [`Fabric`] trait is the contract; [`soft`] is the backend that needs no device. Whatever works on one works on the
+//! other, and [`conformance`] is the list of what that means. This crate knows no message of the bus.
+
+mod contract;
+mod error;
+mod id;
+mod machine;
+pub mod memory;
+pub mod soft;
+mod span;
+mod stream;
+mod table;
+mod time;
+mod waker;
+mod work;
+
+pub use contract::{Capabilities, EndpointAddress, EndpointConfig, Fabric, Holdings, Memory};
+pub use error::FabricError;
+pub use id::{DomainId, Key, LinkId, LocalId, Op, SharedId, WindowId};
+pub use machine::{EVENTS_A_TURN, Machine, drive};
+pub use memory::View;
+pub use span::{LocalSpan, RemoteSpan, SharedSpan};
+pub use stream::Stream;
+pub use time::{Now, SystemClock, Time, WallTime};
+pub use waker::Waker;
+pub use work::{Access, DownCause, Event, Outcome, Target, Transmit, Work, WorkError};

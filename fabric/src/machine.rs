@@ -1,0 +1,84 @@
+//! Machines, and the loop that joins one to a fabric.
+
+use crate::{Event, Fabric, FabricError, Memory, Now, Time, Transmit};
+
+/// A role of the bus as a pure state machine: no clock, no thread, no socket, no unbounded allocation. It is told what
+/// happened and the time, and says what it wants posted.
+pub trait Machine {
+    /// Takes in one event. Bytes that the event speaks of are looked at through `memory` now or, if the machine keeps the
+    /// slot, later.
+    fn handle(&mut self, now: Now, event: Event, memory: &mut dyn Memory);
+
+    /// Does what is due at `now`.
+    fn handle_timeout(&mut self, now: Now, memory: &mut dyn Memory);
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    fn timeout(&self) -> Option<Time>;
+
+    /// The next thing to do, until there is none. What is returned is done before the next call, so that a key read with
+    /// [`Memory::key`] is the one of the bind returned before.
+    fn transmit(&mut self, now: Now, memory: &mut dyn Memory) -> Option<Transmit>;
+}
+
+/// The most events that one turn takes in before timers and the doorbell have their turn: enough to keep a reactor busy, few
+/// enough that a turn stays well under the shortest epoch.
+pub const EVENTS_A_TURN: usize = 256;
+
+/// One turn: transmits what is waiting, takes in up to [`EVENTS_A_TURN`] events, transmitting after each, then the timer if
+/// it is due, and rings the doorbell. Returns how much work was done; zero means that the caller may rest.
+///
+/// `events` is kept between turns by the caller: answers that came too late in this turn wait in it for the next.
+///
+/// # Errors
+///
+/// The fabric refused something that the machine was sure of: the two no longer agree, and the session or process that
+/// they serve must end.
+pub fn drive<M: Machine + ?Sized>(
+    machine: &mut M,
+    fabric: &mut dyn Fabric,
+    now: Now,
+    events: &mut Vec<Event>,
+) -> Result<usize, FabricError> {
+    let mut work = transmit(machine, fabric, now, events)?;
+    fabric.poll(events, EVENTS_A_TURN);
+    let mut batch = std::mem::take(events);
+    for event in batch.drain(..) {
+        machine.handle(now, event, fabric);
+        work += 1 + transmit(machine, fabric, now, events)?;
+    }
+    // Keeps the larger buffer; `batch` is empty now, and what was answered meanwhile stays for the next turn.
+    batch.append(events);
+    *events = batch;
+    if machine.timeout().is_some_and(|at| at <= now.time) {
+        machine.handle_timeout(now, fabric);
+        work += 1 + transmit(machine, fabric, now, events)?;
+    }
+    if work > 0 {
+        fabric.submit();
+    }
+    Ok(work)
+}
+
+/// Does everything that the machine wants done now.
+fn transmit<M: Machine + ?Sized>(
+    machine: &mut M,
+    fabric: &mut dyn Fabric,
+    now: Now,
+    events: &mut Vec<Event>,
+) -> Result<usize, FabricError> {
+    let mut work = 0;
+    while let Some(transmit) = machine.transmit(now, fabric) {
+        work += 1;
+        match transmit {
+            Transmit::Post { link, op, work } => fabric.post(link, op, work)?,
+            Transmit::Close { link } => fabric.close(link),
+            Transmit::Allocate { op, domain } => {
+                let result = fabric.window(domain);
+                events.push(Event::Allocated { op, result });
+            }
+            Transmit::FreeWindow { window } => fabric.free_window(window)?,
+            Transmit::FreeLocal { local } => fabric.free_local(local)?,
+        }
+    }
+    Ok(work)
+}
