@@ -4,6 +4,7 @@
 //! other, and [`conformance`] is the list of what that means. This crate knows no message of the bus.
 
 mod contract;
+mod dial;
 mod error;
 mod id;
 mod machine;
@@ -17,6 +18,7 @@ mod waker;
 mod work;
 
 pub use contract::{Capabilities, EndpointAddress, EndpointConfig, Fabric, Holdings, Memory};
+pub use dial::Dial;
 pub use error::FabricError;
 pub use id::{DomainId, Key, LinkId, LocalId, Op, SharedId, WindowId};
 pub use machine::{EVENTS_A_TURN, Machine, drive};
