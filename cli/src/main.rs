@@ -1,2 +1,2 @@
-//! x
+//! The `keyway` command.
 fn main() {}
