@@ -12,16 +12,20 @@
 //!
 //! Each side starts with one credit for every slot that the other posts. Sending costs one. A slot that is posted again is a
 //! credit owed, and travels in the envelope of the next message, whatever it is. When half of the slots are owed and
-//! there is nothing to say, an empty `Credit` carries them. One credit is kept back for that message alone: between two of
-//! them the peer has sent at least half of its slots' messages, and each brought credits, so it is always there again.
+//! there is nothing to say, an empty `Credit` carries them. One credit is kept back for that message alone, and only it can
+//! spend a side's last one. So of two sides without credits, the message that was sent last was a `Credit`, and brings some.
+//! Two idle sides fall silent: a `Credit` costs one slot and is answered for no fewer than two.
 
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use keyway_fabric::{LinkId, LocalId, LocalSpan, Memory, Op, Work};
-use keyway_schema::message::Credit;
-use keyway_schema::{DecodeError, ENVELOPE_LEN, EncodeError, Envelope, ToBroker, ToBrokerRef, ToClient, ToClientRef};
+use keyway_schema::limits::RECEIVE_SLOTS_MIN;
+use keyway_schema::message::{ArchivedPublish, Credit};
+use keyway_schema::{
+    Code, DecodeError, ENVELOPE_LEN, EncodeError, Envelope, ToBroker, ToBrokerRef, ToClient, ToClientRef,
+};
 
 /// The high byte of the tags of a channel's receives.
 const RECEIVE: u64 = 0xc0 << 56;
@@ -101,6 +105,17 @@ pub enum ProtocolError {
     },
 }
 
+impl ProtocolError {
+    /// The code with which the session ends.
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Decode(DecodeError::Version { .. }) => Code::Version,
+            Self::Generation { .. } => Code::Generation,
+            _ => Code::Protocol,
+        }
+    }
+}
+
 /// What a channel is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelConfig {
@@ -153,7 +168,15 @@ pub struct Channel {
 
 impl Channel {
     /// A channel on a new endpoint.
+    ///
+    /// # Panics
+    ///
+    /// If either side has fewer receive slots than [`RECEIVE_SLOTS_MIN`] (the bootstrap refuses that), or this side has
+    /// fewer than two send slots: one is kept for credits.
     pub fn new(config: ChannelConfig) -> Self {
+        let slots = config.receive_slots.min(config.peer_slots);
+        assert!(slots >= RECEIVE_SLOTS_MIN, "a channel of {slots} receive slots cannot return its credits");
+        assert!(config.send_slots >= 2, "a channel of {} send slots has room for credits only", config.send_slots);
         Self {
             config,
             credits: config.peer_slots,
@@ -183,6 +206,11 @@ impl Channel {
     /// The longest message that fits both sides' slots.
     pub fn message_max(&self) -> usize {
         self.config.send_size.min(self.config.peer_size) as usize
+    }
+
+    /// The longest batch that can travel with a `Publish`; a longer one is offered.
+    pub fn publish_max(&self) -> usize {
+        attachment_max(self.message_max(), size_of::<ArchivedPublish>())
     }
 
     /// Writes a message into a send slot, to be posted by [`transmit`](Self::transmit) after what was sent before.
@@ -253,7 +281,7 @@ impl Channel {
     }
 
     fn credit_is_due(&self) -> bool {
-        self.owed >= (self.config.receive_slots / 2).max(1) && self.credits > 0 && !self.free.is_empty()
+        self.owed >= self.config.receive_slots / 2 && self.credits > 0 && !self.free.is_empty()
     }
 
     fn receive_span(&self, slot: u16) -> LocalSpan {

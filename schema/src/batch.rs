@@ -14,7 +14,7 @@
 //! | 24 | commit time, nanoseconds since 1970, u64 |
 //! | 32 | producer id, u64 |
 //! | 40 | producer's batch number, u64 |
-//! | 48 | flags, u32 |
+//! | 48 | flags, u32: 1 for a filler, the others zero |
 //! | 52 | topic number, u32 |
 //! | 56 | CRC-32C of bytes 0 to 55, u32 |
 //! | 60 | zero, u32 |
@@ -125,6 +125,7 @@ impl BatchHeader {
         if crc32c::crc32c(&bytes[..56]) != word(bytes, 56) {
             return Err(BatchError::HeaderChecksum);
         }
+        let flags = word(bytes, 48);
         let header = Self {
             len: word(bytes, 4),
             crc: word(bytes, 8),
@@ -134,13 +135,15 @@ impl BatchHeader {
             producer: long(bytes, 32),
             number: long(bytes, 40),
             topic: word(bytes, 52),
-            filler: word(bytes, 48) & FLAG_FILLER != 0,
+            filler: flags & FLAG_FILLER != 0,
         };
         let body = (header.len as usize).saturating_sub(BATCH_HEADER_LEN);
         let possible = header.len as usize >= BATCH_HEADER_LEN
             && header.len.is_multiple_of(8)
             && header.records as usize <= body / record::RECORD_HEADER_LEN
             && header.filler == (header.records == 0)
+            && flags & !FLAG_FILLER == 0
+            && word(bytes, 60) == 0
             && header.base_sequence.checked_add(u64::from(header.records)).is_some();
         if !possible {
             return Err(BatchError::Header { len: header.len, records: header.records });
@@ -213,10 +216,16 @@ pub fn check_records(count: u32, body: &[u8]) -> Result<(), BatchError> {
 }
 
 /// Builds a batch in a growing buffer: a producer appends records and finishes with the header.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct BatchBuilder {
     bytes: Vec<u8>,
     records: u32,
+}
+
+impl Default for BatchBuilder {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
 }
 
 impl BatchBuilder {
@@ -242,13 +251,21 @@ impl BatchBuilder {
         self.records
     }
 
-    /// Appends a record. The caller has checked its sizes.
+    /// Appends a record.
+    ///
+    /// # Panics
+    ///
+    /// If the record does not fit the format: whoever appends one has [checked](RecordRef::check) it.
     pub fn push(&mut self, record: RecordRef<'_>) {
         record.append(&mut self.bytes);
         self.records += 1;
     }
 
     /// Finishes the batch: checksums, header. Base sequence and time are left to the broker.
+    ///
+    /// # Panics
+    ///
+    /// If the batch has 4 GiB or more; the largest of a topic is [`batch_max`](record::batch_max).
     pub fn finish(mut self, topic: u32, producer: u64, number: u64) -> Vec<u8> {
         seal(&mut self.bytes, self.records, topic, producer, number);
         self.bytes
@@ -256,6 +273,10 @@ impl BatchBuilder {
 }
 
 /// Writes the header of a batch of `records` records that lies in `bytes`, with its checksums.
+///
+/// # Panics
+///
+/// If there is no room for a header, or the batch has 4 GiB or more.
 pub fn seal(bytes: &mut [u8], records: u32, topic: u32, producer: u64, number: u64) {
     let header = BatchHeader {
         len: u32::try_from(bytes.len()).expect("a batch is shorter than a segment"),

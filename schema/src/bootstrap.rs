@@ -1,13 +1,23 @@
 //! What client and broker say to each other on the byte stream before their endpoints are connected.
 //!
-//! The stream begins with [`PREAMBLE`] from the client. Then each side sends frames: a little-endian u32 length, then an
-//! rkyv archive of [`Bootstrap`] of that many bytes. The order is `Hello`, `Welcome`, `Confirm`, `Ready`; instead of any
-//! answer the broker may send `Refused`. The stream then stays open, silent: its end tells each side that the other died.
+//! The stream begins with [`PREAMBLE`] from the client. Then each side sends frames: four bytes of prefix, then an rkyv archive of
+//! [`Bootstrap`]. The order is `Hello`, `Welcome`, `Confirm`, `Ready`; instead of any answer the broker may send `Refused`.
+//! The stream then stays open, silent: its end tells each side that the other died.
+//!
+//! | byte | field of the prefix |
+//! | --- | --- |
+//! | 0 | archive length, u16, little-endian |
+//! | 2 | zero |
+//! | 3 | version |
+//!
+//! The version stands in the prefix, and not in an archive, because an archive of another version cannot be read.
+
+#![allow(missing_docs, reason = "rkyv's derive makes items of an enum's fields that it does not document")]
 
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
-use crate::limits::BOOTSTRAP_MAX;
+use crate::limits::{BOOTSTRAP_MAX, CLIENT_NAME_MAX, CONTROL_SLOT, ENDPOINT_ADDRESS_MAX, RECEIVE_SLOTS_MIN, VERSION};
 
 /// The first bytes of a bootstrap stream.
 pub const PREAMBLE: [u8; 8] = *b"KEYWAY/B";
@@ -22,13 +32,10 @@ pub enum Role {
 }
 
 /// A message of the bootstrap.
-#[allow(missing_docs, reason = "the archived form repeats the fields, which are documented here")]
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum Bootstrap {
     /// Client: who it is and what it can do.
     Hello {
-        /// Its protocol version.
-        version: u8,
         /// What it is.
         role: Role,
         /// Its name, for logs.
@@ -80,10 +87,28 @@ pub enum Bootstrap {
 #[non_exhaustive]
 pub enum BootstrapError {
     /// A frame longer than any message.
-    #[error("a bootstrap message of {len} bytes was announced, the limit is {BOOTSTRAP_MAX}")]
+    #[error("the bootstrap message has {len} bytes, the limit is {BOOTSTRAP_MAX}")]
     TooLong {
-        /// The announced length.
+        /// Its length.
         len: usize,
+    },
+    /// Of another version, or no frame at all.
+    #[error("the bootstrap message is of protocol version {found}, this side speaks {VERSION}")]
+    Version {
+        /// The sender's version.
+        found: u8,
+    },
+    /// A field is outside its limits.
+    #[error("the bootstrap message's {field} is {value}, allowed are {min} to {max}")]
+    Limit {
+        /// What: a count, a size or a length.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that is allowed.
+        min: u64,
+        /// The most.
+        max: u64,
     },
     /// The archive is not a valid one.
     #[error("the bootstrap message is invalid: {reason}")]
@@ -94,42 +119,78 @@ pub enum BootstrapError {
 }
 
 impl Bootstrap {
-    /// The message as a frame, length included.
+    /// The message as a frame, prefix included.
     ///
     /// # Errors
     ///
-    /// It is longer than a bootstrap message may be.
+    /// It is longer than a bootstrap message may be, or a field is outside its limits.
     pub fn encode(&self) -> Result<Vec<u8>, BootstrapError> {
+        self.check()?;
         let archive = rkyv::to_bytes::<rkyv::rancor::Error>(self)
             .map_err(|error| BootstrapError::Archive { reason: error.to_string() })?;
-        if archive.len() > BOOTSTRAP_MAX {
-            return Err(BootstrapError::TooLong { len: archive.len() });
-        }
-        let mut frame = Vec::with_capacity(4 + archive.len());
-        frame.extend_from_slice(&(archive.len() as u32).to_le_bytes());
+        let len = archive.len();
+        let prefix = u16::try_from(len).ok().filter(|_| len <= BOOTSTRAP_MAX).ok_or(BootstrapError::TooLong { len })?;
+        let [low, high] = prefix.to_le_bytes();
+        let mut frame = Vec::with_capacity(4 + len);
+        frame.extend_from_slice(&[low, high, 0, VERSION]);
         frame.extend_from_slice(&archive);
         Ok(frame)
     }
 
-    /// Checks a frame's length word.
+    /// Checks a frame's prefix and returns the length of the archive behind it.
     ///
     /// # Errors
     ///
-    /// It announces more than a bootstrap message may have.
-    pub fn frame_len(word: [u8; 4]) -> Result<usize, BootstrapError> {
-        let len = u32::from_le_bytes(word) as usize;
+    /// It is of another version, or announces more than a bootstrap message may have.
+    pub fn frame_len(prefix: [u8; 4]) -> Result<usize, BootstrapError> {
+        let [low, high, zero, version] = prefix;
+        if zero != 0 || version != VERSION {
+            return Err(BootstrapError::Version { found: version });
+        }
+        let len = usize::from(u16::from_le_bytes([low, high]));
         if len > BOOTSTRAP_MAX { Err(BootstrapError::TooLong { len }) } else { Ok(len) }
     }
 
-    /// Reads a message from what follows the length word.
+    /// Reads a message from what follows the prefix, and checks it against the limits.
     ///
     /// # Errors
     ///
-    /// It is not a valid archive.
+    /// It is not a valid archive, or a field is outside its limits.
     pub fn decode(archive: &[u8]) -> Result<Self, BootstrapError> {
         let mut aligned = AlignedVec::<16>::with_capacity(archive.len());
         aligned.extend_from_slice(archive);
-        rkyv::from_bytes::<Self, rkyv::rancor::Error>(&aligned)
-            .map_err(|error| BootstrapError::Archive { reason: error.to_string() })
+        let message = rkyv::from_bytes::<Self, rkyv::rancor::Error>(&aligned)
+            .map_err(|error| BootstrapError::Archive { reason: error.to_string() })?;
+        message.check()?;
+        Ok(message)
     }
+
+    /// Whether every field is within its limits, so that neither side makes a channel of what could not work.
+    fn check(&self) -> Result<(), BootstrapError> {
+        match self {
+            Self::Hello { name, receive_slots, receive_size, .. } => {
+                at_most("name length", name.len(), CLIENT_NAME_MAX)?;
+                check_slots(*receive_slots, *receive_size)
+            }
+            Self::Welcome { endpoint, receive_slots, receive_size, .. } => {
+                at_most("endpoint address length", endpoint.len(), ENDPOINT_ADDRESS_MAX)?;
+                check_slots(*receive_slots, *receive_size)
+            }
+            Self::Confirm { endpoint } => at_most("endpoint address length", endpoint.len(), ENDPOINT_ADDRESS_MAX),
+            Self::Ready | Self::Refused { .. } => Ok(()),
+        }
+    }
+}
+
+fn check_slots(slots: u16, size: u32) -> Result<(), BootstrapError> {
+    within("number of receive slots", slots.into(), RECEIVE_SLOTS_MIN.into(), u16::MAX.into())?;
+    within("receive slot size", size.into(), CONTROL_SLOT.into(), u32::MAX.into())
+}
+
+fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), BootstrapError> {
+    within(field, len as u64, 0, max as u64)
+}
+
+fn within(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), BootstrapError> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(BootstrapError::Limit { field, value, min, max }) }
 }

@@ -13,6 +13,9 @@ pub const ENVELOPE_LEN: usize = 16;
 /// The first two bytes of every control message.
 pub const MAGIC: [u8; 2] = *b"KW";
 
+/// The one kind that takes an attachment.
+const PUBLISH: u8 = 2;
+
 /// An attachment begins at a multiple of this behind the archive, so that a batch header in a slot is aligned.
 const ATTACHMENT_ALIGN: usize = 8;
 
@@ -76,7 +79,7 @@ impl Envelope {
             attachment_len: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
             generation: u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]),
         };
-        let need = envelope.attachment_start() + envelope.attachment_len as usize;
+        let need = envelope.attachment_start().saturating_add(envelope.attachment_len as usize);
         if message.len() != need {
             return Err(DecodeError::Truncated { len: message.len(), need });
         }
@@ -119,6 +122,14 @@ pub enum DecodeError {
     Kind {
         /// The kind.
         kind: u8,
+    },
+    /// Bytes behind an archive that takes none.
+    #[error("a {kind} takes no attachment, this one has {len} bytes")]
+    Attachment {
+        /// Which message.
+        kind: &'static str,
+        /// The attachment's length.
+        len: u32,
     },
     /// The archive is not a valid one.
     #[error("the {kind} archive is invalid: {reason}")]
@@ -232,7 +243,20 @@ macro_rules! messages {
                     })?),)*
                     kind => return Err(DecodeError::Kind { kind }),
                 };
+                if envelope.attachment_len > 0 && envelope.kind != PUBLISH {
+                    return Err(DecodeError::Attachment { kind: decoded.name(), len: envelope.attachment_len });
+                }
                 Ok((envelope, decoded))
+            }
+
+            /// The message as an owned value: for whoever keeps it longer than its slot.
+            pub fn to_message(&self) -> $owned {
+                match self {
+                    $(Self::$name(message) => {
+                        let owned = rkyv::deserialize::<$name, RkyvError>(*message);
+                        $owned::$name(owned.expect("what was validated holds nothing that cannot be copied out"))
+                    })*
+                }
             }
         }
 

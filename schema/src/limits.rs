@@ -9,16 +9,19 @@ pub const TOPIC_NAME_MAX: usize = 249;
 /// The longest name that a client gives itself or its subscription, in bytes.
 pub const CLIENT_NAME_MAX: usize = 128;
 
-/// The longest text of an error on the wire, in bytes; longer ones are cut.
+/// The longest text of an error on the wire, in bytes; longer ones are cut with [`error_text`].
 pub const ERROR_TEXT_MAX: usize = 400;
 
 /// Every control message but `Publish` fits into a slot of this many bytes, envelope included.
 pub const CONTROL_SLOT: u32 = 1024;
 
+/// The fewest receive slots that a side may post. With fewer, two idle sides would answer every `Credit` with a `Credit`.
+pub const RECEIVE_SLOTS_MIN: u16 = 4;
+
 /// The broker's receive slots for a producer are this large: what does not fit is offered instead.
 pub const PUBLISH_SLOT: u32 = 64 * 1024;
 
-/// The most entries of one `Committed`: it must fit a control slot.
+/// The most entries of one `Committed`, so that it fits a control slot.
 pub const COMMITS_MAX: usize = 32;
 
 /// The largest record that a broker may be configured to take, in bytes of key, headers and payload: segments and offsets
@@ -64,3 +67,25 @@ pub const DEPTH_MAX: u16 = 64;
 
 /// Grants that a subscription holds at once unless it asks otherwise, in batch and message scope.
 pub const DEPTH_DEFAULT: u16 = 32;
+
+/// As much of an error's text as may travel: at most [`ERROR_TEXT_MAX`] bytes, cut between two characters.
+pub fn error_text(text: &str) -> &str {
+    if text.len() <= ERROR_TEXT_MAX {
+        return text;
+    }
+    let end = (0..=ERROR_TEXT_MAX).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.expect("every text has a boundary at its start")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(error_text("short"), "short");
+        assert_eq!(error_text(&"x".repeat(ERROR_TEXT_MAX + 1)).len(), ERROR_TEXT_MAX);
+        let wide = format!("x{}", "é".repeat(ERROR_TEXT_MAX));
+        assert_eq!(error_text(&wide).len(), ERROR_TEXT_MAX - 1);
+    }
+}

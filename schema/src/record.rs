@@ -105,8 +105,15 @@ impl<'a> RecordRef<'a> {
     }
 
     /// Appends the encoded record.
+    ///
+    /// # Panics
+    ///
+    /// If the record does not fit the format: whoever appends one has [checked](Self::check) it.
     pub fn append(&self, to: &mut Vec<u8>) {
-        debug_assert!(self.check(u32::MAX).is_ok(), "whoever appends a record has checked it");
+        // Not only in debug builds: a length that is cut here would garble every record behind it.
+        if let Err(error) = self.check(u32::MAX) {
+            panic!("whoever appends a record has checked it, but {error}");
+        }
         let start = to.len();
         to.reserve(self.encoded_len());
         to.extend_from_slice(&(self.payload.len() as u32).to_le_bytes());
@@ -155,11 +162,13 @@ pub fn append_header(headers: &mut Vec<u8>, name: &str, value: &[u8]) -> Result<
 
 /// The headers of a record, in order, as name and value. It ends early where the bytes are not headers.
 pub fn headers(mut encoded: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
-    std::iter::from_fn(move || {
+    let next = move || {
         let (head, rest) = encoded.split_first_chunk::<3>()?;
         let (name, rest) = rest.split_at_checked(head[0] as usize)?;
         let (value, rest) = rest.split_at_checked(u16::from_le_bytes([head[1], head[2]]) as usize)?;
         encoded = rest;
-        Some((std::str::from_utf8(name).ok()?, value))
-    })
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+        Some((name, value))
+    };
+    std::iter::from_fn(next).fuse()
 }

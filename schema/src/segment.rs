@@ -73,6 +73,22 @@ impl SegmentHeader {
         bytes[24..32].copy_from_slice(&self.instance.to_le_bytes());
         bytes
     }
+
+    /// Reads what stands at [`HEADER_AT`], or `None` if that is no segment's header: memory that no topic owns is zeroed.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<HEADER_LEN>()?;
+        let (magic, rest) = bytes.split_first_chunk()?;
+        let (topic, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (base_sequence, rest) = rest.split_first_chunk()?;
+        let (instance, _) = rest.split_first_chunk()?;
+        (*magic == MAGIC).then(|| Self {
+            topic: u32::from_le_bytes(*topic),
+            number: u64::from_le_bytes(*number),
+            base_sequence: u64::from_le_bytes(*base_sequence),
+            instance: u64::from_le_bytes(*instance),
+        })
+    }
 }
 
 /// The offset of a segment's first batch.
@@ -103,5 +119,8 @@ mod tests {
         expected.extend_from_slice(&1_u32.to_le_bytes());
         expected.extend([2_u64, 3, 4].into_iter().flat_map(u64::to_le_bytes));
         assert_eq!(header.to_bytes().as_slice(), expected);
+        assert_eq!(SegmentHeader::read(&expected), Some(header));
+        assert_eq!(SegmentHeader::read(&[0; HEADER_LEN]), None);
+        assert_eq!(SegmentHeader::read(&expected[1..]), None);
     }
 }
