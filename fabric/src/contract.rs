@@ -169,6 +169,12 @@ pub trait Fabric: Memory {
     /// Makes progress and appends what has happened, about `limit` events at most. Never blocks.
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize);
 
+    /// Whether the last poll did work for peers that no event tells of, as a software device does when it serves READs.
+    /// Whoever would rest had better poll again.
+    fn busy(&self) -> bool {
+        false
+    }
+
     /// Asks that [`fd`](Self::fd) become readable at the next event. To sleep: arm, poll once more, then wait for `fd`.
     fn arm(&mut self);
 

@@ -1,4 +1,4 @@
-//! Waiting for several descriptors at once: a client's driver sleeps on its fabric and on its bootstrap stream together.
+//! Waiting for descriptors, one or several at once: a client's driver sleeps on its fabric and on its bootstrap stream together.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -63,6 +63,15 @@ pub fn wait_any(watches: &mut [Watch], timeout: Option<Duration>) -> io::Result<
         watch.ready = fd.revents != 0;
     }
     Ok(ready as usize)
+}
+
+/// Waits until `fd` is readable, for `timeout` at most (forever without one). It may return early: look again.
+///
+/// # Errors
+///
+/// As of [`wait_any`].
+pub fn wait(fd: RawFd, timeout: Option<Duration>) -> io::Result<()> {
+    wait_any(&mut [Watch::reading(fd)], timeout).map(drop)
 }
 
 #[cfg(test)]

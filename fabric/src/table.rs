@@ -11,6 +11,7 @@ pub(crate) trait Id: Copy {
 pub(crate) struct Table<I, T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
+    len: usize,
     id: std::marker::PhantomData<I>,
 }
 
@@ -22,7 +23,7 @@ struct Entry<T> {
 
 impl<I: Id, T> Table<I, T> {
     pub(crate) const fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), id: std::marker::PhantomData }
+        Self { entries: Vec::new(), free: Vec::new(), len: 0, id: std::marker::PhantomData }
     }
 
     pub(crate) fn insert(&mut self, object: T) -> I {
@@ -38,6 +39,7 @@ impl<I: Id, T> Table<I, T> {
         let entry = &mut self.entries[index as usize];
         let id = I::new(index, entry.generation);
         entry.object = Some(make(id));
+        self.len += 1;
         id
     }
 
@@ -60,6 +62,7 @@ impl<I: Id, T> Table<I, T> {
             return None;
         }
         let object = entry.object.take()?;
+        self.len -= 1;
         // A place whose generations are used up is retired, so that no id is ever given twice.
         if let Some(next) = entry.generation.checked_add(1) {
             entry.generation = next;
@@ -74,15 +77,8 @@ impl<I: Id, T> Table<I, T> {
         })
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
-        self.entries.iter_mut().enumerate().filter_map(|(index, entry)| {
-            let generation = entry.generation;
-            entry.object.as_mut().map(|object| (I::new(index as u32, generation), object))
-        })
-    }
-
     pub(crate) fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.object.is_some()).count()
+        self.len
     }
 }
 
