@@ -3,6 +3,7 @@
 //! The [`Fabric`] trait is the contract; [`soft`] is the backend that needs no device. Whatever works on one works on the
 //! other, and [`conformance`] is the list of what that means. This crate knows no message of the bus.
 
+pub mod conformance;
 mod contract;
 mod dial;
 mod error;

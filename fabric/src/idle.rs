@@ -1,0 +1,149 @@
+//! What a driver does when a turn found nothing to do: spin, then yield, then sleep.
+//!
+//! The sooner it sleeps the less it costs, and the later the next event is seen. The strategy only counts; the time and the
+//! descriptor belong to the driver, so that threads stay a matter of deployment.
+
+use std::io;
+use std::time::Duration;
+
+use crate::{EVENTS_A_TURN, Event, Fabric, wait};
+
+/// How long each stage lasts, in turns that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleLimits {
+    /// Turns that go straight on to the next.
+    pub spins_max: u32,
+    /// Turns, after those, that let other threads run first.
+    pub yields_max: u32,
+    /// Whether to sleep after that; without it the last stage goes on for ever.
+    pub sleeps: bool,
+}
+
+impl IdleLimits {
+    /// Never sleeps: for a core of its own. A fabric's poll takes a fraction of a microsecond, so an event is seen at once.
+    pub const LATENCY: Self = Self { spins_max: u32::MAX, yields_max: 0, sleeps: false };
+
+    /// Spins for some tens of microseconds, about a round trip between two processes, and sleeps after some hundred: under
+    /// load it never sleeps, and without load it costs nothing.
+    pub const BALANCED: Self = Self { spins_max: 100, yields_max: 100, sleeps: true };
+
+    /// Sleeps as soon as there is nothing to do.
+    pub const FRUGAL: Self = Self { spins_max: 0, yields_max: 1, sleeps: true };
+}
+
+/// What to do before the next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Go on.
+    Spin,
+    /// Let other threads run.
+    Yield,
+    /// Sleep until the fabric has something or a timer is due.
+    Sleep,
+}
+
+/// Counts the turns that found nothing and says how to rest.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleStrategy {
+    limits: IdleLimits,
+    /// Turns in a row that found nothing, up to the sum of the limits.
+    idle: u64,
+}
+
+impl IdleStrategy {
+    /// A strategy with these limits.
+    pub const fn new(limits: IdleLimits) -> Self {
+        Self { limits, idle: 0 }
+    }
+
+    /// For a core of its own: [`IdleLimits::LATENCY`].
+    pub const fn latency() -> Self {
+        Self::new(IdleLimits::LATENCY)
+    }
+
+    /// For most: [`IdleLimits::BALANCED`].
+    pub const fn balanced() -> Self {
+        Self::new(IdleLimits::BALANCED)
+    }
+
+    /// For many processes on few cores: [`IdleLimits::FRUGAL`].
+    pub const fn frugal() -> Self {
+        Self::new(IdleLimits::FRUGAL)
+    }
+
+    /// Decides after a turn that did so much work.
+    pub fn after(&mut self, work: usize) -> Rest {
+        if work > 0 {
+            self.idle = 0;
+            return Rest::Spin;
+        }
+        let spins = u64::from(self.limits.spins_max);
+        let awake = spins + u64::from(self.limits.yields_max);
+        let idle = self.idle;
+        self.idle = (idle + 1).min(awake);
+        if idle < spins {
+            Rest::Spin
+        } else if idle < awake {
+            Rest::Yield
+        } else if self.limits.sleeps {
+            Rest::Sleep
+        } else if self.limits.yields_max > 0 {
+            Rest::Yield
+        } else {
+            Rest::Spin
+        }
+    }
+
+    /// Rests as a turn that did so much work calls for. `timer` is how long it is until the driver must have its turn,
+    /// whatever happens. Before sleeping, the fabric is armed and polled once more; what that brings is appended to `events`,
+    /// which the next turn takes in.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when the fabric's descriptor cannot be waited for.
+    pub fn step(
+        &mut self,
+        work: usize,
+        fabric: &mut dyn Fabric,
+        events: &mut Vec<Event>,
+        timer: Option<Duration>,
+    ) -> io::Result<()> {
+        let work = work + usize::from(fabric.busy()) + events.len();
+        match self.after(work) {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Yield => std::thread::yield_now(),
+            Rest::Sleep => {
+                fabric.arm();
+                fabric.poll(events, EVENTS_A_TURN);
+                if events.is_empty() && !fabric.busy() {
+                    wait(fabric.fd(), timer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_spins_then_yields_then_sleeps_until_there_is_work() {
+        let mut idle = IdleStrategy::new(IdleLimits { spins_max: 2, yields_max: 1, sleeps: true });
+        for _ in 0..2 {
+            let rests: Vec<_> = (0..5).map(|_| idle.after(0)).collect();
+            assert_eq!(rests, [Rest::Spin, Rest::Spin, Rest::Yield, Rest::Sleep, Rest::Sleep]);
+            assert_eq!(idle.after(1), Rest::Spin);
+        }
+    }
+
+    #[test]
+    fn a_driver_that_must_not_sleep_goes_on_with_its_last_stage() {
+        let mut idle = IdleStrategy::new(IdleLimits { spins_max: 1, yields_max: 1, sleeps: false });
+        let rests: Vec<_> = (0..4).map(|_| idle.after(0)).collect();
+        assert_eq!(rests, [Rest::Spin, Rest::Yield, Rest::Yield, Rest::Yield]);
+        let mut idle = IdleStrategy::latency();
+        assert!((0..1_000).all(|_| idle.after(0) == Rest::Spin));
+    }
+}
