@@ -1,6 +1,8 @@
 //! Machines, and the loop that joins one to a fabric.
 
-use crate::{Event, Fabric, FabricError, Memory, Now, Time, Transmit};
+use std::collections::VecDeque;
+
+use crate::{Event, Fabric, FabricError, LinkId, Memory, Now, Op, Time, Transmit, Work, WorkError};
 
 /// A role of the bus as a pure state machine: no clock, no thread, no socket, no unbounded allocation. It is told what
 /// happened and the time, and says what it wants posted.
@@ -39,19 +41,21 @@ pub fn drive<M: Machine + ?Sized>(
     now: Now,
     events: &mut Vec<Event>,
 ) -> Result<usize, FabricError> {
-    let mut work = transmit(machine, fabric, now, events)?;
+    let mut batch = VecDeque::new();
+    let mut work = transmit(machine, fabric, now, &mut batch, events)?;
     fabric.poll(events, EVENTS_A_TURN);
-    let mut batch = std::mem::take(events);
-    for event in batch.drain(..) {
+    batch = VecDeque::from(std::mem::take(events));
+    while let Some(event) = batch.pop_front() {
         machine.handle(now, event, fabric);
-        work += 1 + transmit(machine, fabric, now, events)?;
+        work += 1 + transmit(machine, fabric, now, &mut batch, events)?;
     }
     // Keeps the larger buffer; `batch` is empty now, and what was answered meanwhile stays for the next turn.
-    batch.append(events);
-    *events = batch;
+    let mut buffer = Vec::from(std::mem::take(&mut batch));
+    buffer.append(events);
+    *events = buffer;
     if machine.timeout().is_some_and(|at| at <= now.time) {
         machine.handle_timeout(now, fabric);
-        work += 1 + transmit(machine, fabric, now, events)?;
+        work += 1 + transmit(machine, fabric, now, &mut batch, events)?;
     }
     if work > 0 {
         fabric.submit();
@@ -59,26 +63,47 @@ pub fn drive<M: Machine + ?Sized>(
     Ok(work)
 }
 
-/// Does everything that the machine wants done now.
+/// Does everything that the machine wants done now. `batch` is what has been polled and the machine has not been told yet;
+/// answers go to `answers`.
 fn transmit<M: Machine + ?Sized>(
     machine: &mut M,
     fabric: &mut dyn Fabric,
     now: Now,
-    events: &mut Vec<Event>,
+    batch: &mut VecDeque<Event>,
+    answers: &mut Vec<Event>,
 ) -> Result<usize, FabricError> {
     let mut work = 0;
     while let Some(transmit) = machine.transmit(now, fabric) {
         work += 1;
         match transmit {
-            Transmit::Post { link, op, work } => fabric.post(link, op, work)?,
+            Transmit::Post { link, op, work } => post(fabric, link, op, work, batch)?,
             Transmit::Close { link } => fabric.close(link),
             Transmit::Allocate { op, domain } => {
                 let result = fabric.window(domain);
-                events.push(Event::Allocated { op, result });
+                answers.push(Event::Allocated { op, result });
             }
             Transmit::FreeWindow { window } => fabric.free_window(window)?,
             Transmit::FreeLocal { local } => fabric.free_local(local)?,
         }
     }
     Ok(work)
+}
+
+/// Posts work. To the fabric an endpoint is gone once its `Down` was polled, to the machine once it has handled it: what is
+/// posted in between is flushed, right before the `Down`, so that for the machine too it is the endpoint's last event.
+fn post(
+    fabric: &mut dyn Fabric,
+    link: LinkId,
+    op: Op,
+    work: Work,
+    batch: &mut VecDeque<Event>,
+) -> Result<(), FabricError> {
+    let refused = match fabric.post(link, op, work) {
+        Err(refused @ FabricError::Unknown { .. }) => refused,
+        posted => return posted,
+    };
+    let down = batch.iter().position(|event| matches!(event, Event::Down { link: gone, .. } if *gone == link));
+    let Some(place) = down else { return Err(refused) };
+    batch.insert(place, Event::Done { link, op, result: Err(WorkError::Flushed) });
+    Ok(())
 }

@@ -1,0 +1,454 @@
+//! One attempt to get a session: from an address to a connected endpoint, without ever blocking.
+//!
+//! The order is: dial; `Hello`; on `Welcome`, make the endpoint and its slots, answer `Confirm` and, where the fabric's endpoints
+//! run over a byte stream, dial that too; then await both the broker's `Ready` and the fabric's `Up`. All of it is under one
+//! deadline. A [`Bootstrapper`] is polled by the driver's turn and tells which descriptors to sleep on. The one thing that
+//! blocks is the system's resolver, when a host is given by name.
+//!
+//! It owns what it has made until it hands it over as a [`Session`]; an attempt that fails gives everything back.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyway_channel::ChannelConfig;
+use keyway_fabric::{
+    DomainId, EndpointAddress, EndpointConfig, Fabric, FabricError, LinkId, LocalId, Now, Time, Watch,
+};
+use keyway_schema::bootstrap::Bootstrap;
+
+use crate::socket::{Dialling, Socket, Wire, WireError};
+use crate::{Connected, Error, Server, SessionPlan};
+
+/// Writes what a data stream begins with: which of the broker's endpoints it is for.
+pub type Preamble = fn(&EndpointAddress) -> Result<Vec<u8>, FabricError>;
+
+/// What every attempt of a client has in common.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) server: Server,
+    pub(crate) domain: DomainId,
+    pub(crate) preamble: Preamble,
+}
+
+/// A connected session and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) connected: Connected,
+    wire: Wire,
+}
+
+/// An attempt.
+#[derive(Debug)]
+pub(crate) struct Bootstrapper {
+    deadline: Time,
+    /// How long it had.
+    patience: Duration,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Dialling(Dialling),
+    ExpectWelcome(Wire),
+    ExpectReady {
+        wire: Wire,
+        connected: Connected,
+        data: DataStream,
+        ready: bool,
+    },
+    /// The attempt has failed, or its session was handed over.
+    Over,
+}
+
+/// The byte stream of an endpoint.
+#[derive(Debug)]
+enum DataStream {
+    Dialling { dialling: Dialling, preamble: Vec<u8> },
+    Greeting { socket: Socket, preamble: Vec<u8> },
+    Attached,
+}
+
+impl Bootstrapper {
+    pub(crate) fn start(target: &Target, now: Now, patience: Duration) -> Result<Self, Error> {
+        let dialling = match &target.server {
+            Server::Tcp(authority) => Dialling::tcp(authority),
+            Server::Unix(path) => Dialling::unix(path),
+            Server::InProcess(dial) => dial.bootstrap().and_then(Dialling::connected),
+        };
+        let dialling = dialling.map_err(|source| unreachable(target, source))?;
+        Ok(Self { deadline: now.time + patience, patience, stage: Stage::Dialling(dialling) })
+    }
+
+    /// The endpoint that the attempt has made, once it has.
+    pub(crate) fn link(&self) -> Option<LinkId> {
+        match &self.stage {
+            Stage::ExpectReady { connected, .. } => Some(connected.channel.link),
+            _ => None,
+        }
+    }
+
+    /// When it is given up.
+    pub(crate) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub(crate) fn watches(&self, to: &mut Vec<Watch>) {
+        match &self.stage {
+            Stage::Dialling(dialling) => to.extend(dialling.watch()),
+            Stage::ExpectWelcome(wire) => wire.watches(to),
+            Stage::ExpectReady { wire, data, .. } => {
+                wire.watches(to);
+                data.watches(to);
+            }
+            Stage::Over => {}
+        }
+    }
+
+    /// Goes on as far as it gets. `up` says whether the fabric has reported [`link`](Self::link) as up. On an error the
+    /// attempt is over and has given back what it made.
+    pub(crate) fn poll(
+        &mut self,
+        target: &Target,
+        plan: &SessionPlan,
+        now: Now,
+        up: bool,
+        fabric: &mut dyn Fabric,
+    ) -> Result<Option<Session>, Error> {
+        let result = self.advance(target, plan, up, fabric).and_then(|session| match session {
+            None if self.deadline <= now.time => Err(self.late(target)),
+            session => Ok(session),
+        });
+        if result.is_err() {
+            self.abort(fabric);
+        }
+        result
+    }
+
+    /// Gives up, and gives back what was made.
+    pub(crate) fn abort(&mut self, fabric: &mut dyn Fabric) {
+        if let Stage::ExpectReady { connected, .. } = std::mem::replace(&mut self.stage, Stage::Over) {
+            fabric.close(connected.channel.link);
+            free(fabric, &connected.channel);
+        }
+    }
+
+    fn advance(
+        &mut self,
+        target: &Target,
+        plan: &SessionPlan,
+        up: bool,
+        fabric: &mut dyn Fabric,
+    ) -> Result<Option<Session>, Error> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Dialling(dialling) => match dialling.poll().map_err(|source| unreachable(target, source))? {
+                    Err(dialling) => {
+                        self.stage = Stage::Dialling(dialling);
+                        return Ok(None);
+                    }
+                    Ok(socket) => {
+                        let mut wire = Wire::new(socket);
+                        let hello = hello(plan, fabric.name());
+                        wire.send(&hello).map_err(|error| internal(&format!("a Hello that is too long: {error}")))?;
+                        self.stage = Stage::ExpectWelcome(wire);
+                    }
+                },
+                Stage::ExpectWelcome(mut wire) => {
+                    let step = "waiting for its Welcome";
+                    match wire.poll().map_err(|error| spoilt(target, step, error))? {
+                        None => {
+                            self.stage = Stage::ExpectWelcome(wire);
+                            return Ok(None);
+                        }
+                        Some(message) => self.stage = welcomed(target, plan, fabric, wire, message)?,
+                    }
+                }
+                Stage::ExpectReady { mut wire, connected, mut data, mut ready } => {
+                    let polled = poll_ready(target, &mut wire, &mut ready)
+                        .and_then(|()| data.poll(target, fabric, connected.channel.link));
+                    if polled.is_ok() && ready && up {
+                        return Ok(Some(Session { connected, wire }));
+                    }
+                    // Kept on failure too: `abort` gives back the endpoint.
+                    self.stage = Stage::ExpectReady { wire, connected, data, ready };
+                    return polled.map(|()| None);
+                }
+                Stage::Over => return Err(internal("an attempt to connect was polled after its end")),
+            }
+        }
+    }
+
+    fn late(&self, target: &Target) -> Error {
+        let step = match &self.stage {
+            Stage::Dialling(_) => "the connection was not accepted",
+            Stage::ExpectWelcome(_) => "no Welcome came",
+            Stage::ExpectReady { data: DataStream::Attached, ready: false, .. } => "no Ready came",
+            Stage::ExpectReady { data: DataStream::Attached, .. } => "the endpoint did not come up",
+            Stage::ExpectReady { .. } => "the data stream was not accepted",
+            Stage::Over => "it was over",
+        };
+        Error::Timeout { what: format!("connecting to {} ({step})", target.server), after: self.patience, last: None }
+    }
+}
+
+impl Session {
+    /// Looks whether the broker has ended the bootstrap stream, or said why it ends the session.
+    pub(crate) fn check(&mut self, server: &Server) -> Result<(), Error> {
+        match self.wire.poll() {
+            Ok(None) => Ok(()),
+            Ok(Some(Bootstrap::Refused { code, text })) => Err(Error::refused("to go on with the session", code, text)),
+            Ok(Some(message)) => {
+                Err(lost(server, format!("the broker sent {} in the middle of it", message_name(&message))))
+            }
+            Err(WireError::End) => Err(lost(server, "the broker closed it or died".into())),
+            Err(WireError::Io(error)) => Err(lost(server, error.to_string())),
+            Err(WireError::Frame(error)) => Err(lost(server, error.to_string())),
+        }
+    }
+
+    pub(crate) fn watches(&self, to: &mut Vec<Watch>) {
+        self.wire.watches(to);
+    }
+}
+
+/// Gives back the slots of a session whose endpoint is closed.
+pub(crate) fn free(fabric: &mut dyn Fabric, channel: &ChannelConfig) {
+    for local in [channel.receive, channel.send] {
+        if let Err(error) = fabric.free_local(local) {
+            tracing::error!(%local, %error, "cannot free a session's slots");
+        }
+    }
+}
+
+pub(crate) fn lost(server: &Server, reason: String) -> Error {
+    Error::Lost { server: server.to_string(), reason }
+}
+
+fn unreachable(target: &Target, source: io::Error) -> Error {
+    Error::Connect { server: target.server.to_string(), source: Arc::new(source) }
+}
+
+fn internal(what: &str) -> Error {
+    Error::Internal { what: what.to_owned() }
+}
+
+fn handshake(target: &Target, step: &'static str, reason: String) -> Error {
+    Error::Handshake { server: target.server.to_string(), step, reason }
+}
+
+fn spoilt(target: &Target, step: &'static str, error: WireError) -> Error {
+    match error {
+        WireError::End => lost(&target.server, format!("it closed the stream while this side was {step}")),
+        WireError::Io(error) => lost(&target.server, format!("{error} while {step}")),
+        WireError::Frame(error) => handshake(target, step, error.to_string()),
+    }
+}
+
+fn message_name(message: &Bootstrap) -> &'static str {
+    match message {
+        Bootstrap::Hello { .. } => "Hello",
+        Bootstrap::Welcome { .. } => "Welcome",
+        Bootstrap::Confirm { .. } => "Confirm",
+        Bootstrap::Ready => "Ready",
+        Bootstrap::Refused { .. } => "Refused",
+    }
+}
+
+/// `verbs:mlx5_0` speaks the fabric `verbs`.
+fn family(name: &str) -> &str {
+    name.split(':').next().unwrap_or(name)
+}
+
+fn hello(plan: &SessionPlan, fabric: &str) -> Bootstrap {
+    Bootstrap::Hello {
+        role: plan.role,
+        name: plan.name.clone(),
+        fabrics: vec![family(fabric).to_owned()],
+        receive_slots: plan.receive_slots,
+        receive_size: plan.receive_size,
+    }
+}
+
+/// Makes the session's side of what the broker has welcomed.
+fn welcomed(
+    target: &Target,
+    plan: &SessionPlan,
+    fabric: &mut dyn Fabric,
+    mut wire: Wire,
+    message: Bootstrap,
+) -> Result<Stage, Error> {
+    let step = "waiting for its Welcome";
+    let Bootstrap::Welcome {
+        instance,
+        session,
+        generation,
+        fabric: spoken,
+        endpoint,
+        receive_slots,
+        receive_size,
+        offers,
+    } = message
+    else {
+        return Err(match message {
+            Bootstrap::Refused { code, text } => Error::refused("a session", code, text),
+            other => handshake(target, step, format!("{} came", message_name(&other))),
+        });
+    };
+    if spoken != family(fabric.name()) {
+        return Err(handshake(
+            target,
+            step,
+            format!("it chose the fabric {spoken:?}, {:?} was offered", fabric.name()),
+        ));
+    }
+    let peer = EndpointAddress(endpoint);
+    let (channel, address) = make_channel(target, plan, fabric, (receive_slots, receive_size), generation)?;
+    let connected =
+        Connected { instance, session, channel, domain: target.domain, offers: offers.min(plan.offers_max) };
+    let data = fabric
+        .connect(channel.link, &peer)
+        .map_err(Error::fabric("connecting the endpoint"))
+        .and_then(|()| {
+            let confirm = Bootstrap::Confirm { endpoint: address.0 };
+            wire.send(&confirm).map_err(|error| internal(&format!("a Confirm that is too long: {error}")))
+        })
+        .and_then(|()| dial_data(target, fabric, &wire, channel.link, &peer));
+    match data {
+        Ok(data) => Ok(Stage::ExpectReady { wire, connected, data, ready: false }),
+        Err(error) => {
+            fabric.close(channel.link);
+            free(fabric, &channel);
+            Err(error)
+        }
+    }
+}
+
+/// Makes the endpoint and its slots, or nothing.
+fn make_channel(
+    target: &Target,
+    plan: &SessionPlan,
+    fabric: &mut dyn Fabric,
+    (peer_slots, peer_size): (u16, u32),
+    generation: u32,
+) -> Result<(ChannelConfig, EndpointAddress), Error> {
+    let send_slots = plan.send_slots_max.min(peer_slots);
+    let send_size = plan.send_size_max.min(peer_size);
+    let domain = target.domain;
+    let slots = Error::fabric("making a session's slots");
+    let receive = fabric.local(domain, plan.receive_slots.into(), plan.receive_size).map_err(&slots)?;
+    let made = fabric.local(domain, send_slots.into(), send_size).map_err(&slots).and_then(|send| {
+        let endpoint = EndpointConfig {
+            domain,
+            send_depth: u32::from(send_slots) + plan.work_depth,
+            receive_depth: plan.receive_slots.into(),
+            remote_read: plan.remote_read,
+        };
+        fabric.endpoint(endpoint).map(|made| (send, made)).map_err(|error| {
+            give_back(fabric, send);
+            Error::fabric("making an endpoint")(error)
+        })
+    });
+    let (send, (link, address)) = made.inspect_err(|_| give_back(fabric, receive))?;
+    let channel = ChannelConfig {
+        link,
+        generation,
+        receive,
+        receive_slots: plan.receive_slots,
+        receive_size: plan.receive_size,
+        send,
+        send_slots,
+        send_size,
+        peer_slots,
+        peer_size,
+    };
+    Ok((channel, address))
+}
+
+fn give_back(fabric: &mut dyn Fabric, local: LocalId) {
+    if let Err(error) = fabric.free_local(local) {
+        tracing::error!(%local, %error, "cannot free slots that were just made");
+    }
+}
+
+/// Begins the endpoint's byte stream, at the address that the bootstrap was dialled at.
+fn dial_data(
+    target: &Target,
+    fabric: &mut dyn Fabric,
+    wire: &Wire,
+    link: LinkId,
+    peer: &EndpointAddress,
+) -> Result<DataStream, Error> {
+    if !fabric.needs_stream() {
+        return Ok(DataStream::Attached);
+    }
+    let preamble = (target.preamble)(peer).map_err(Error::fabric("naming the broker's endpoint"))?;
+    let dialling = match &target.server {
+        Server::InProcess(dial) => {
+            let stream = dial.data(&preamble).map_err(|source| unreachable(target, source))?;
+            fabric.attach(link, stream).map_err(Error::fabric("attaching the data stream"))?;
+            return Ok(DataStream::Attached);
+        }
+        Server::Unix(path) => Dialling::unix(path).map_err(|source| unreachable(target, source))?,
+        // Not resolved again: a name may have several addresses, and the endpoint is at this one.
+        Server::Tcp(_) => Dialling::addresses(wire.peer().into_iter().collect()),
+    };
+    Ok(DataStream::Dialling { dialling, preamble })
+}
+
+/// Looks for the broker's `Ready`.
+fn poll_ready(target: &Target, wire: &mut Wire, ready: &mut bool) -> Result<(), Error> {
+    let step = "waiting for its Ready";
+    match wire.poll().map_err(|error| spoilt(target, step, error))? {
+        None => Ok(()),
+        Some(Bootstrap::Ready) => {
+            *ready = true;
+            Ok(())
+        }
+        Some(Bootstrap::Refused { code, text }) => Err(Error::refused("a session", code, text)),
+        Some(other) => Err(handshake(target, step, format!("{} came", message_name(&other)))),
+    }
+}
+
+impl DataStream {
+    fn poll(&mut self, target: &Target, fabric: &mut dyn Fabric, link: LinkId) -> Result<(), Error> {
+        loop {
+            match std::mem::replace(self, Self::Attached) {
+                Self::Dialling { dialling, preamble } => {
+                    match dialling.poll().map_err(|source| unreachable(target, source))? {
+                        Ok(socket) => *self = Self::Greeting { socket, preamble },
+                        Err(dialling) => {
+                            *self = Self::Dialling { dialling, preamble };
+                            return Ok(());
+                        }
+                    }
+                }
+                Self::Greeting { mut socket, mut preamble } => {
+                    match socket.write(&preamble) {
+                        Ok(written) => drop(preamble.drain(..written)),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(unreachable(target, error)),
+                    }
+                    if preamble.is_empty() {
+                        return fabric
+                            .attach(link, socket.into_stream())
+                            .map_err(Error::fabric("attaching the data stream"));
+                    }
+                    *self = Self::Greeting { socket, preamble };
+                    return Ok(());
+                }
+                Self::Attached => return Ok(()),
+            }
+        }
+    }
+
+    fn watches(&self, to: &mut Vec<Watch>) {
+        match self {
+            Self::Dialling { dialling, .. } => to.extend(dialling.watch()),
+            Self::Greeting { socket, .. } => to.push(Watch::writing(socket.as_raw_fd())),
+            Self::Attached => {}
+        }
+    }
+}

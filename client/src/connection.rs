@@ -1,0 +1,287 @@
+//! A client's connection over its life: attempts, a session, its end, a pause, and the next attempt.
+//!
+//! This part knows sessions and nothing of what they are for; the driver tells it what the fabric reported and whether the
+//! role was content with the session.
+
+use std::time::Duration;
+
+use keyway_fabric::{DownCause, Event, Fabric, LinkId, Machine, Memory, Now, Time, Transmit, Watch};
+
+use crate::backoff::Backoff;
+use crate::bootstrap::{self, Bootstrapper, Session, Target};
+use crate::{Connected, Error, SessionPlan};
+
+/// How often a session that is never idle looks after its bootstrap stream; one that sleeps is woken by it.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What has become of the connection.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// There is a session.
+    Connected(Connected),
+    /// It is over: its endpoint has gone down.
+    Disconnected(Error),
+    /// An attempt has failed. Another follows.
+    Unreachable(Error),
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    target: Target,
+    attempt_timeout: Duration,
+    backoff: Backoff,
+    random: fastrand::Rng,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Pausing {
+        until: Time,
+    },
+    Connecting(Box<Bootstrapper>),
+    Up {
+        session: Box<Session>,
+        check_at: Time,
+    },
+    /// The endpoint was closed, and its end is awaited.
+    Closing {
+        session: Box<Session>,
+        cause: Error,
+    },
+}
+
+/// What the fabric said of the one link that matters.
+#[derive(Debug, Default)]
+pub(crate) struct LinkReport {
+    /// The link.
+    link: Option<LinkId>,
+    /// Whether it is the role's, which then hears of its events.
+    shared: bool,
+    up: bool,
+    down: Option<DownCause>,
+}
+
+impl Connection {
+    /// A connection whose first attempt starts at once.
+    pub(crate) fn new(target: Target, attempt_timeout: Duration, random: fastrand::Rng) -> Self {
+        let state = State::Pausing { until: Time::ZERO };
+        Self { target, attempt_timeout, backoff: Backoff::default(), random, state }
+    }
+
+    /// Goes on as far as it gets. Called once a turn.
+    pub(crate) fn turn(
+        &mut self,
+        now: Now,
+        plan: impl FnOnce() -> SessionPlan,
+        report: &mut LinkReport,
+        fabric: &mut dyn Fabric,
+    ) -> Option<Change> {
+        match &mut self.state {
+            State::Pausing { until } if now.time < *until => None,
+            State::Pausing { .. } => match Bootstrapper::start(&self.target, now, self.attempt_timeout) {
+                Ok(attempt) => {
+                    self.state = State::Connecting(Box::new(attempt));
+                    self.connect(now, plan(), report, fabric)
+                }
+                Err(error) => Some(self.failed(now, error)),
+            },
+            State::Connecting(_) => self.connect(now, plan(), report, fabric),
+            State::Up { session, check_at } => {
+                let lost = match report.down {
+                    Some(cause) => Some(bootstrap::lost(&self.target.server, cause.to_string())),
+                    None if now.time < *check_at => None,
+                    None => {
+                        *check_at = now.time + CHECK_INTERVAL;
+                        session.check(&self.target.server).err()
+                    }
+                };
+                lost.and_then(|cause| self.close(now, cause, report, fabric))
+            }
+            State::Closing { .. } => self.closed(now, report, fabric),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Now,
+        plan: SessionPlan,
+        report: &mut LinkReport,
+        fabric: &mut dyn Fabric,
+    ) -> Option<Change> {
+        let State::Connecting(attempt) = &mut self.state else { unreachable!("only an attempt is continued") };
+        let polled = match report.down.take() {
+            Some(cause) => {
+                attempt.abort(fabric);
+                Err(bootstrap::lost(&self.target.server, format!("{cause} while connecting")))
+            }
+            None => attempt.poll(&self.target, &plan, now, report.up, fabric),
+        };
+        match polled {
+            Ok(None) => {
+                report.link = attempt.link();
+                None
+            }
+            Ok(Some(session)) => {
+                let connected = session.connected.clone();
+                report.shared = true;
+                self.state = State::Up { session: Box::new(session), check_at: now.time + CHECK_INTERVAL };
+                Some(Change::Connected(connected))
+            }
+            Err(error) => {
+                *report = LinkReport::default();
+                fabric.submit();
+                Some(self.failed(now, error))
+            }
+        }
+    }
+
+    /// Closes the session because of `cause`.
+    fn close(&mut self, now: Now, cause: Error, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
+        let placeholder = State::Pausing { until: now.time };
+        let State::Up { session, .. } = std::mem::replace(&mut self.state, placeholder) else {
+            unreachable!("only a session is closed")
+        };
+        fabric.close(session.connected.channel.link);
+        fabric.submit();
+        self.state = State::Closing { session, cause };
+        self.closed(now, report, fabric)
+    }
+
+    /// Whether the closed endpoint has ended.
+    fn closed(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
+        report.down?;
+        let State::Closing { session, cause } = &self.state else { unreachable!("only an end is awaited") };
+        bootstrap::free(fabric, &session.connected.channel);
+        *report = LinkReport::default();
+        let cause = cause.clone();
+        self.pause(now);
+        Some(Change::Disconnected(cause))
+    }
+
+    fn failed(&mut self, now: Now, error: Error) -> Change {
+        self.pause(now);
+        Change::Unreachable(error)
+    }
+
+    fn pause(&mut self, now: Now) {
+        let pause = self.backoff.failed(self.random.u32(..));
+        self.state = State::Pausing { until: now.time + pause };
+    }
+
+    /// The role was content with the session: the next failure is a first one.
+    pub(crate) fn proved(&mut self) {
+        self.backoff.succeeded();
+    }
+
+    /// How many attempts or sessions in a row were in vain.
+    pub(crate) fn failures(&self) -> u32 {
+        self.backoff.failures()
+    }
+
+    /// Ends the session because of `cause`; `Disconnected` follows when its endpoint is down.
+    pub(crate) fn end_session(
+        &mut self,
+        now: Now,
+        cause: Error,
+        report: &mut LinkReport,
+        fabric: &mut dyn Fabric,
+    ) -> Option<Change> {
+        match self.state {
+            State::Up { .. } => self.close(now, cause, report, fabric),
+            _ => None,
+        }
+    }
+
+    /// Ends it for good. Returns whether an endpoint's end has yet to be polled.
+    pub(crate) fn end(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> bool {
+        let end = Error::Closed { what: "connection", cause: None };
+        if let State::Connecting(attempt) = &mut self.state {
+            let pending = attempt.link().is_some();
+            attempt.abort(fabric);
+            fabric.submit();
+            self.state = State::Pausing { until: Time::NEVER };
+            return pending;
+        }
+        self.end_session(now, end, report, fabric);
+        matches!(self.state, State::Closing { .. })
+    }
+
+    /// Whether the end that [`end`](Self::end) began is complete.
+    pub(crate) fn turn_end(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> bool {
+        match self.state {
+            State::Closing { .. } => self.closed(now, report, fabric).is_some(),
+            _ => report.down.is_some(),
+        }
+    }
+
+    /// When the next turn is due without anything happening.
+    pub(crate) fn timeout(&self) -> Option<Time> {
+        match &self.state {
+            State::Pausing { until } => Some(*until),
+            State::Connecting(attempt) => Some(attempt.deadline()),
+            // The descriptor wakes the driver when something happens to the bootstrap stream.
+            State::Up { .. } | State::Closing { .. } => None,
+        }
+    }
+
+    /// What to sleep on, beside the fabric.
+    pub(crate) fn watches(&self, to: &mut Vec<Watch>) {
+        match &self.state {
+            State::Connecting(attempt) => attempt.watches(to),
+            State::Up { session, .. } => session.watches(to),
+            State::Pausing { .. } | State::Closing { .. } => {}
+        }
+    }
+
+    /// Something happened to what was slept on: looks at it in the next turn.
+    pub(crate) fn woken(&mut self) {
+        if let State::Up { check_at, .. } = &mut self.state {
+            *check_at = Time::ZERO;
+        }
+    }
+}
+
+/// A role's machine, with the connection listening: it is told what concerns its session, and nothing of attempts.
+pub(crate) struct Attended<'a, R> {
+    pub(crate) role: &'a mut R,
+    pub(crate) report: &'a mut LinkReport,
+}
+
+impl<R: Machine> Machine for Attended<'_, R> {
+    fn handle(&mut self, now: Now, event: Event, memory: &mut dyn Memory) {
+        let link = match &event {
+            Event::Up { link } | Event::Message { link, .. } | Event::Done { link, .. } => *link,
+            Event::Down { link, .. } => *link,
+            Event::Allocated { .. } => return self.role.handle(now, event, memory),
+        };
+        // The flushes of an attempt that was given up come late, and concern nobody.
+        if self.report.link != Some(link) {
+            return;
+        }
+        match event {
+            Event::Up { .. } => self.report.up = true,
+            Event::Down { cause, .. } => {
+                self.report.down = Some(cause);
+                if self.report.shared {
+                    self.role.handle(now, event, memory);
+                }
+            }
+            event if self.report.shared => self.role.handle(now, event, memory),
+            _ => {}
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Now, memory: &mut dyn Memory) {
+        self.role.handle_timeout(now, memory);
+    }
+
+    fn timeout(&self) -> Option<Time> {
+        self.role.timeout()
+    }
+
+    fn transmit(&mut self, now: Now, memory: &mut dyn Memory) -> Option<Transmit> {
+        self.role.transmit(now, memory)
+    }
+}
