@@ -1,0 +1,219 @@
+//! Putting a broker together.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use keyway_fabric::Fabric;
+use keyway_fabric::soft::{SoftConfig, SoftFabric};
+use tokio::sync::mpsc;
+
+use crate::broker::{Broker, Parts};
+use crate::connector::{Connector, WAITING_MAX};
+use crate::core::CoreConfig;
+use crate::inbox::inbox;
+use crate::listener::Listener;
+use crate::reactor::Reactor;
+use crate::settings::Sizes;
+use crate::supervise::OnFailure;
+use crate::{BrokerError, Idle, Settings, unix_socket};
+
+/// Builds a [`Broker`].
+#[derive(Default)]
+pub struct Builder {
+    settings: Settings,
+    listen: Vec<String>,
+    unix: Option<PathBuf>,
+    on_failure: Option<OnFailure>,
+}
+
+impl Builder {
+    /// Listens on a TCP address as well, such as `127.0.0.1:4480`; port 0 takes any free one. Without an address and
+    /// without a Unix socket, only clients of the same process come in.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen.push(address.into());
+        self
+    }
+
+    /// Listens on a Unix socket, which only this process's user may connect to (mode 0600). A socket that a dead broker of
+    /// the same user left there is replaced; anything else at the path is an error.
+    #[must_use]
+    pub fn unix(mut self, path: impl Into<PathBuf>) -> Self {
+        self.unix = Some(path.into());
+        self
+    }
+
+    /// Takes all settings at once.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// See [`Settings::pool_size`].
+    #[must_use]
+    pub fn pool_size(mut self, bytes: u64) -> Self {
+        self.settings.pool_size = bytes;
+        self
+    }
+
+    /// See [`Settings::segment_size`].
+    #[must_use]
+    pub fn segment_size(mut self, bytes: u64) -> Self {
+        self.settings.segment_size = bytes;
+        self
+    }
+
+    /// See [`Settings::topic_segments`].
+    #[must_use]
+    pub fn topic_segments(mut self, segments: u32) -> Self {
+        self.settings.topic_segments = Some(segments);
+        self
+    }
+
+    /// See [`Settings::record_max`].
+    #[must_use]
+    pub fn record_max(mut self, bytes: u64) -> Self {
+        self.settings.record_max = bytes;
+        self
+    }
+
+    /// See [`Settings::sessions_max`].
+    #[must_use]
+    pub fn sessions_max(mut self, sessions: u32) -> Self {
+        self.settings.sessions_max = sessions;
+        self
+    }
+
+    /// See [`Settings::topics_max`].
+    #[must_use]
+    pub fn topics_max(mut self, topics: u32) -> Self {
+        self.settings.topics_max = topics;
+        self
+    }
+
+    /// See [`Settings::quarantine`].
+    #[must_use]
+    pub fn quarantine(mut self, quarantine: Duration) -> Self {
+        self.settings.quarantine = quarantine;
+        self
+    }
+
+    /// See [`Settings::offer_timeout`].
+    #[must_use]
+    pub fn offer_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.offer_timeout = timeout;
+        self
+    }
+
+    /// See [`Settings::grace_max`].
+    #[must_use]
+    pub fn grace_max(mut self, grace: Duration) -> Self {
+        self.settings.grace_max = grace;
+        self
+    }
+
+    /// See [`Settings::bootstrap_timeout`].
+    #[must_use]
+    pub fn bootstrap_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.bootstrap_timeout = timeout;
+        self
+    }
+
+    /// See [`Settings::idle`].
+    #[must_use]
+    pub fn idle(mut self, idle: Idle) -> Self {
+        self.settings.idle = idle;
+        self
+    }
+
+    /// What to do when the broker fails inside and ends by itself. Called at most once, on a thread that is about to end;
+    /// [`Broker::stop`] returns the error as well.
+    #[must_use]
+    pub fn on_failure(mut self, tell: impl FnOnce(&BrokerError) + Send + 'static) -> Self {
+        self.on_failure = Some(Box::new(tell));
+        self
+    }
+
+    /// Starts the broker: when this returns, clients can come in.
+    ///
+    /// # Errors
+    ///
+    /// The settings do not fit each other, an address cannot be listened on, or memory or threads cannot be had. Nothing
+    /// is left behind then.
+    pub fn start(self) -> Result<Broker, BrokerError> {
+        let sizes = self.settings.sizes()?;
+        let tcp = self.listen.iter().map(|address| bind(address)).collect::<Result<Vec<_>, _>>()?;
+        let (unix, socket_file) = self.unix.as_deref().map(unix_socket::listen).transpose()?.unzip();
+        let addresses = tcp.iter().map(TcpListener::local_addr).collect::<Result<Vec<SocketAddr>, _>>();
+        let addresses = addresses.map_err(system("tell the address of a listening socket"))?;
+        for listener in &tcp {
+            listener.set_nonblocking(true).map_err(system("make a listening socket nonblocking"))?;
+        }
+        if let Some(listener) = &unix {
+            listener.set_nonblocking(true).map_err(system("make a listening socket nonblocking"))?;
+        }
+
+        let (fabric, config) = pool(&self.settings, sizes)?;
+        let waker = keyway_fabric::Waker::new().map_err(system("make the reactor's waker"))?;
+        let (inbox, mail) = inbox(self.settings.sessions_max, waker);
+        let (streams, in_process) = mpsc::channel(WAITING_MAX);
+        let timeout = self.settings.bootstrap_timeout;
+        let listener =
+            Listener { tcp, unix, in_process, inbox: inbox.clone(), fabric: fabric.name().to_owned(), timeout };
+        let reactor = Reactor::new(fabric, config, inbox.clone(), mail, timeout, self.settings.idle);
+        let connector = Connector::new(streams, inbox.clone());
+        Parts { reactor, listener, inbox, connector, addresses, socket_file, on_failure: self.on_failure }.start()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .field("listen", &self.listen)
+            .field("unix", &self.unix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a fabric with a pool in it, and the configuration of a core that uses it.
+fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, CoreConfig), BrokerError> {
+    let failed = |what: &'static str| move |source| BrokerError::Fabric { what: what.to_owned(), source };
+    let mut fabric = SoftFabric::new(SoftConfig::default()).map_err(failed("the software fabric"))?;
+    let domain = fabric.domain().map_err(failed("a protection domain"))?;
+    let pool = fabric.shared(domain, sizes.pool_len()).map_err(|source| BrokerError::Fabric {
+        what: format!("a pool of {}", bytesize::ByteSize(sizes.pool_len())),
+        source,
+    })?;
+    let mut instance = [0; 8];
+    getrandom::fill(&mut instance).map_err(|error| BrokerError::System {
+        what: "get a random number for the broker's instance",
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    let mut config = CoreConfig::new(u64::from_ne_bytes(instance), domain, pool, sizes.pool_len());
+    config.segment_size = sizes.segment_size;
+    config.topic_segments = sizes.topic_segments;
+    config.topic_segments_max = sizes.segments;
+    config.record_max = sizes.record_max;
+    config.sessions_max = settings.sessions_max;
+    config.topics_max = settings.topics_max;
+    config.grace_max_ms = sizes.grace_max_ms;
+    config.quarantine = settings.quarantine;
+    config.offer_timeout = settings.offer_timeout;
+    Ok((Box::new(fabric), config))
+}
+
+fn bind(address: &str) -> Result<TcpListener, BrokerError> {
+    let resolved = address.to_socket_addrs().map(Vec::from_iter);
+    let unresolved = |source| BrokerError::Resolve { address: address.to_owned(), source };
+    let resolved = resolved.map_err(unresolved)?;
+    let first = *resolved.first().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))?;
+    TcpListener::bind(&resolved[..]).map_err(|source| BrokerError::Listen { address: first, source })
+}
+
+pub(crate) fn system(what: &'static str) -> impl Fn(std::io::Error) -> BrokerError {
+    move |source| BrokerError::System { what, source }
+}

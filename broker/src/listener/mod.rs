@@ -1,0 +1,253 @@
+//! The listener's thread: who may come in, and what for.
+//!
+//! It accepts on TCP, on a Unix socket and from clients in this process, does the bootstrap with each client, hands data
+//! streams to the reactor and then watches over the silent bootstrap streams, whose end tells that a client died. It
+//! promises that whatever comes in at a port disturbs nothing but its own connection: lengths, time and the number of
+//! connections whose bootstrap is not done are all limited.
+//!
+//! It lacks any knowledge of what a session is for.
+
+mod greeting;
+mod socket;
+
+use std::io;
+use std::net::TcpListener as StdTcpListener;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use keyway_fabric::SystemClock;
+use keyway_fabric::soft::Token;
+use keyway_schema::Code;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use self::greeting::{Greeting, Rejection, bootstrap, recognise, refusal, refuse};
+use self::socket::{Peer, Port, Socket};
+use crate::inbox::{Inbox, Opened, Request};
+use crate::throttle::Throttle;
+
+/// The most connections of one kind of port whose bootstrap is not done. More wait in the system's backlog, so a burst of
+/// reconnecting clients is served in turn, and silent strangers can delay newcomers on their own kind of port, by the
+/// bootstrap timeout at most.
+pub(crate) const CONNECTIONS_MAX: usize = 256;
+
+/// How long accepting pauses when the system refuses (for want of descriptors, most likely).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where to listen, and what to do with who comes.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) tcp: Vec<StdTcpListener>,
+    pub(crate) unix: Option<StdUnixListener>,
+    pub(crate) in_process: mpsc::Receiver<StdUnixStream>,
+    pub(crate) inbox: Inbox,
+    /// The fabric that the broker speaks.
+    pub(crate) fabric: String,
+    /// How long a connection has until its bootstrap is done.
+    pub(crate) timeout: Duration,
+}
+
+/// What repeats in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Line {
+    Accept,
+    Stranger,
+    Slow,
+    Refused(Code),
+    UnknownEndpoint,
+    Chatter,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Shared {
+    inbox: Inbox,
+    fabric: String,
+    timeout: Duration,
+    clock: SystemClock,
+    lines: Mutex<Throttle<Line>>,
+}
+
+/// A listener with its runtime, to be run by a thread of its own.
+#[derive(Debug)]
+pub(crate) struct PreparedListener {
+    listener: Listener,
+    runtime: Runtime,
+}
+
+impl PreparedListener {
+    /// Serves until `stop` resolves or is dropped; every connection is closed then.
+    ///
+    /// # Errors
+    ///
+    /// A port cannot be set up, or accepting has failed for good.
+    pub(crate) fn run(self, stop: oneshot::Receiver<()>) -> io::Result<()> {
+        self.runtime.block_on(self.listener.serve(stop))
+    }
+}
+
+impl Listener {
+    /// Makes the runtime, while whoever starts the broker can still be told that there is none.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub(crate) fn prepare(self) -> io::Result<PreparedListener> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        Ok(PreparedListener { listener: self, runtime })
+    }
+
+    async fn serve(self, stop: oneshot::Receiver<()>) -> io::Result<()> {
+        let shared = Arc::new(Shared {
+            inbox: self.inbox,
+            fabric: self.fabric,
+            timeout: self.timeout,
+            clock: SystemClock::start(),
+            lines: Mutex::new(Throttle::new()),
+        });
+        let tcp_permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut ports = JoinSet::new();
+        for listener in self.tcp {
+            let port = Port::Tcp(TcpListener::from_std(listener)?);
+            ports.spawn(accept(port, Arc::clone(&tcp_permits), Arc::clone(&shared)));
+        }
+        if let Some(listener) = self.unix {
+            let port = Port::Unix(UnixListener::from_std(listener)?);
+            ports.spawn(accept(port, Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&shared)));
+        }
+        let port = Port::InProcess(self.in_process);
+        ports.spawn(accept(port, Arc::new(Semaphore::new(CONNECTIONS_MAX)), shared));
+        let ended = async {
+            while let Some(result) = ports.join_next().await {
+                result.map_err(io::Error::other)?;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            // An error counts as a request too: whoever could ask is gone.
+            _ = stop => Ok(()),
+            failed = ended => failed,
+        }
+    }
+}
+
+/// Accepts on one port, for ever.
+async fn accept(mut port: Port, permits: Arc<Semaphore>, shared: Arc<Shared>) {
+    loop {
+        let permit = Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
+        match port.accept().await {
+            Ok(Some((socket, peer))) => drop(tokio::spawn(serve(socket, peer, permit, Arc::clone(&shared)))),
+            Ok(None) => return,
+            Err(error) => {
+                shared.warn(Line::Accept, format_args!("cannot accept connections ({error}); trying again"));
+                #[allow(clippy::disallowed_methods, reason = "a descriptor that becomes free is no event to wait for")]
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn serve(mut socket: Socket, peer: Peer, permit: OwnedSemaphorePermit, shared: Arc<Shared>) {
+    let deadline = Instant::now() + shared.timeout;
+    match timeout_at(deadline, recognise(&mut socket)).await {
+        Ok(Ok(Greeting::Data(token))) => hand_over(socket, token, peer, &shared).await,
+        Ok(Ok(Greeting::Bootstrap)) => {
+            let opened = timeout_at(deadline, bootstrap(&mut socket, &shared.inbox, &shared.fabric)).await;
+            // From here on it is the number of sessions that is limited.
+            drop(permit);
+            match opened {
+                Ok(Ok(opened)) => watch(socket, opened, peer, &shared).await,
+                Ok(Err(rejection)) => shared.reject(&mut socket, peer, rejection),
+                Err(_) => {
+                    let text = format!("the bootstrap was not done within {:?}", shared.timeout);
+                    shared.reject(&mut socket, peer, refusal(Code::Timeout, text).into());
+                }
+            }
+        }
+        Ok(Err(rejection)) => shared.reject(&mut socket, peer, rejection),
+        Err(_) => shared.warn(
+            Line::Slow,
+            format_args!("closed a connection from {peer} that said nothing useful within {:?}", shared.timeout),
+        ),
+    }
+}
+
+/// Gives a data stream to the reactor.
+async fn hand_over(socket: Socket, token: Token, peer: Peer, shared: &Shared) {
+    let stream = match socket.into_stream() {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%peer, %error, "cannot take over a data stream"),
+    };
+    let (reply, answer) = oneshot::channel();
+    let reply = Box::new(move |known| {
+        // The listener may be ending.
+        let _ = reply.send(known);
+    });
+    if shared.inbox.post(Request::Data { token, stream, reply }).is_ok() && answer.await == Ok(false) {
+        let text = format_args!("closed a data stream from {peer} for {token:?}: no endpoint waits for it");
+        shared.warn(Line::UnknownEndpoint, text);
+    }
+}
+
+/// Keeps a session's bootstrap stream until either side ends it.
+async fn watch(mut socket: Socket, mut opened: Opened, peer: Peer, shared: &Shared) {
+    let session = opened.session.id().0;
+    tracing::debug!(session, %peer, "session opened");
+    let mut byte = [0];
+    tokio::select! {
+        read = socket.read(&mut byte) => match read {
+            Ok(0) => tracing::debug!(session, %peer, "the client's bootstrap stream has ended"),
+            Err(error) => tracing::debug!(session, %peer, %error, "the client's bootstrap stream is broken"),
+            Ok(_) => shared.warn(
+                Line::Chatter,
+                format_args!("closing session {session} of {peer}: it spoke on its bootstrap stream after Ready"),
+            ),
+        },
+        closing = &mut opened.closed => match closing {
+            Ok(closing) => tracing::debug!(session, %peer, code = ?closing.code, text = closing.text, "session closed"),
+            Err(_) => tracing::debug!(session, %peer, "session closed: the broker has stopped"),
+        },
+    }
+}
+
+impl Shared {
+    /// Closes a connection that is not let in, saying so on both sides.
+    fn reject(&self, socket: &mut Socket, peer: Peer, rejection: Rejection) {
+        match rejection {
+            Rejection::Stranger(first) => self.warn(
+                Line::Stranger,
+                format_args!(
+                    "closed a connection from {peer}: it began with \"{}\", which is neither a bootstrap nor a data \
+                     stream; something that is no client dials this port",
+                    first.escape_ascii()
+                ),
+            ),
+            Rejection::Ended(error) => {
+                tracing::debug!(%peer, %error, "a connection ended before its bootstrap was done")
+            }
+            Rejection::Refused(refusal) => {
+                refuse(socket, &refusal);
+                self.warn(
+                    Line::Refused(refusal.code),
+                    format_args!("refused a client from {peer}: {} ({})", refusal.text, refusal.code),
+                );
+            }
+        }
+    }
+
+    /// Writes a line, unless one of its kind was written within the last second.
+    fn warn(&self, line: Line, text: std::fmt::Arguments<'_>) {
+        let now = self.clock.now().time;
+        let pass = self.lines.lock().unwrap_or_else(PoisonError::into_inner).pass(line, now);
+        match pass {
+            None => (),
+            Some(pass) if pass.kept_back == 0 => tracing::warn!("{text}"),
+            Some(pass) => tracing::warn!("{text} (and {} more like it)", pass.kept_back),
+        }
+    }
+}
