@@ -161,8 +161,9 @@ impl Builder {
         let (inbox, mail) = inbox(self.settings.sessions_max, waker);
         let (streams, in_process) = mpsc::channel(WAITING_MAX);
         let timeout = self.settings.bootstrap_timeout;
-        let listener =
-            Listener { tcp, unix, in_process, inbox: inbox.clone(), fabric: fabric.name().to_owned(), timeout };
+        // `verbs:mlx5_0` speaks the fabric `verbs`.
+        let family = fabric.name().split(':').next().unwrap_or_default().to_owned();
+        let listener = Listener { tcp, unix, in_process, inbox: inbox.clone(), fabric: family, timeout };
         let reactor = Reactor::new(fabric, config, inbox.clone(), mail, timeout, self.settings.idle);
         let connector = Connector::new(streams, inbox.clone());
         Parts { reactor, listener, inbox, connector, addresses, socket_file, on_failure: self.on_failure }.start()
@@ -182,17 +183,22 @@ impl fmt::Debug for Builder {
 /// Makes a fabric with a pool in it, and the configuration of a core that uses it.
 fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, CoreConfig), BrokerError> {
     let failed = |what: &'static str| move |source| BrokerError::Fabric { what: what.to_owned(), source };
-    let mut fabric = SoftFabric::new(SoftConfig::default()).map_err(failed("the software fabric"))?;
-    let domain = fabric.domain().map_err(failed("a protection domain"))?;
-    let pool = fabric.shared(domain, sizes.pool_len()).map_err(|source| BrokerError::Fabric {
-        what: format!("a pool of {}", bytesize::ByteSize(sizes.pool_len())),
-        source,
-    })?;
     let mut instance = [0; 8];
     getrandom::fill(&mut instance).map_err(|error| BrokerError::System {
         what: "get a random number for the broker's instance",
         source: std::io::Error::other(error.to_string()),
     })?;
+    let mut fabric = SoftFabric::new(SoftConfig::default()).map_err(failed("the software fabric"))?;
+    let domain = fabric.domain().map_err(failed("a protection domain"))?;
+    let pool = match fabric.shared(domain, sizes.pool_len()) {
+        Ok(pool) => pool,
+        Err(source) => {
+            // Nothing is in it, and whatever this says, the reason to end is another.
+            let _ = fabric.free_domain(domain);
+            let what = format!("a pool of {}", bytesize::ByteSize(sizes.pool_len()));
+            return Err(BrokerError::Fabric { what, source });
+        }
+    };
     let mut config = CoreConfig::new(u64::from_ne_bytes(instance), domain, pool, sizes.pool_len());
     config.segment_size = sizes.segment_size;
     config.topic_segments = sizes.topic_segments;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError};
 use keyway_fabric::soft::Token;
 use keyway_fabric::{EndpointAddress, Stream, Waker};
-use keyway_schema::Code;
 use keyway_schema::bootstrap::Role;
 use tokio::sync::oneshot;
 
@@ -54,15 +53,8 @@ pub(crate) struct Opened {
     pub(crate) receive_slots: u16,
     pub(crate) receive_size: u32,
     pub(crate) offers: u16,
-    /// Resolves when the broker has closed the session.
-    pub(crate) closed: oneshot::Receiver<Closing>,
-}
-
-/// Why the broker closed a session.
-#[derive(Clone, Debug)]
-pub(crate) struct Closing {
-    pub(crate) code: Code,
-    pub(crate) text: String,
+    /// Resolves when the broker has closed the session, with its reason where that was not the client's wish.
+    pub(crate) closed: oneshot::Receiver<Option<Refusal>>,
 }
 
 /// Stands for a session while its bootstrap stream lives: on drop the reactor is told that the session is lost.

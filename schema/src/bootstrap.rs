@@ -2,7 +2,8 @@
 //!
 //! The stream begins with [`PREAMBLE`] from the client. Then each side sends frames: four bytes of prefix, then an rkyv archive of
 //! [`Bootstrap`]. The order is `Hello`, `Welcome`, `Confirm`, `Ready`; instead of any answer the broker may send `Refused`.
-//! The stream then stays open, silent: its end tells each side that the other died.
+//! The stream then stays open: its end tells each side that the other died. The client says nothing more on it; the
+//! broker says `Refused` when it ends the session, since a failed endpoint carries no last words.
 //!
 //! | byte | field of the prefix |
 //! | --- | --- |

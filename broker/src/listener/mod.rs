@@ -208,8 +208,12 @@ async fn watch(mut socket: Socket, mut opened: Opened, peer: Peer, shared: &Shar
                 format_args!("closing session {session} of {peer}: it spoke on its bootstrap stream after Ready"),
             ),
         },
-        closing = &mut opened.closed => match closing {
-            Ok(closing) => tracing::debug!(session, %peer, code = ?closing.code, text = closing.text, "session closed"),
+        closed = &mut opened.closed => match closed {
+            Ok(None) => tracing::debug!(session, %peer, "session closed"),
+            Ok(Some(reason)) => {
+                tracing::debug!(session, %peer, code = ?reason.code, text = reason.text, "session closed by the broker");
+                refuse(&mut socket, &reason);
+            }
             Err(_) => tracing::debug!(session, %peer, "session closed: the broker has stopped"),
         },
     }

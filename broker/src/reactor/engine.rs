@@ -17,7 +17,7 @@ use keyway_schema::bootstrap::Role;
 use tokio::sync::oneshot;
 
 use crate::core::{Core, CoreConfig, Refusal, SessionId, slots};
-use crate::inbox::{Closing, Inbox, Opened, Opening};
+use crate::inbox::{Inbox, Opened, Opening};
 
 /// The core and its sessions' surroundings.
 pub(super) struct Engine {
@@ -41,9 +41,9 @@ struct Session {
     token: Option<Token>,
     deadline: Time,
     /// Tells the listener.
-    closed: oneshot::Sender<Closing>,
-    /// Why it is being closed, where that is not the core's doing.
-    closing: Option<Closing>,
+    closed: oneshot::Sender<Option<Refusal>>,
+    /// Why it is being closed, where the core does not know.
+    reason: Option<Refusal>,
 }
 
 impl Engine {
@@ -120,10 +120,16 @@ impl Engine {
         })
     }
 
-    fn remember(&mut self, now: Now, id: SessionId, link: LinkId, token: Option<Token>) -> oneshot::Receiver<Closing> {
+    fn remember(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        link: LinkId,
+        token: Option<Token>,
+    ) -> oneshot::Receiver<Option<Refusal>> {
         let (closed, receiver) = oneshot::channel();
         let deadline = now.time + self.up_timeout;
-        self.sessions.insert(id, Session { link, token, deadline, closed, closing: None });
+        self.sessions.insert(id, Session { link, token, deadline, closed, reason: None });
         self.by_link.insert(link, id);
         if let Some(token) = token {
             self.by_token.insert(token, id);
@@ -155,7 +161,7 @@ impl Engine {
         match fabric.attach(session.link, stream) {
             Ok(()) => true,
             Err(error) => {
-                session.closing = Some(Closing { code: Code::Internal, text: error.to_string() });
+                session.reason = Some(Refusal { code: Code::Internal, text: error.to_string() });
                 self.core.session_lost(now, id);
                 false
             }
@@ -174,12 +180,8 @@ impl Engine {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.settle(&session, id);
         self.by_link.remove(&session.link);
-        let closing = session.closing.unwrap_or_else(|| match refusal {
-            Some(refusal) => Closing { code: refusal.code, text: refusal.text.clone() },
-            None => Closing { code: Code::ShuttingDown, text: "the session is over".to_owned() },
-        });
         // The listener may have let go of the connection already.
-        drop(session.closed.send(closing));
+        drop(session.closed.send(session.reason.or_else(|| refusal.cloned())));
     }
 
     /// Stops waiting for a session's peer.
@@ -206,7 +208,7 @@ impl Engine {
             self.deadlines.pop_first();
             if let Some(session) = self.sessions.get_mut(&id) {
                 let text = format!("the endpoint's peer did not connect within {:?}", self.up_timeout);
-                session.closing = Some(Closing { code: Code::Timeout, text });
+                session.reason = Some(Refusal { code: Code::Timeout, text });
                 self.core.session_lost(now, id);
             }
         }
