@@ -128,7 +128,8 @@ impl Side {
         ended.collect()
     }
 
-    fn turn(&mut self) {
+    /// This fabric's turn.
+    pub(super) fn turn(&mut self) {
         self.fabric.submit();
         self.fabric.poll(&mut self.events, 64);
     }

@@ -46,8 +46,14 @@ pub(super) fn a_bind_waits_for_the_endpoints_own_reads(backend: &dyn Backend) ->
         let read = pair.owner.post_read(from, 2)?;
         let span = pair.span(round, 100);
         let bind = pair.owner.post(Work::Bind { window, span, access: Access::Read })?;
-        let unbind_of_another = pair.window()?;
-        let unbind = pair.owner.post(Work::Unbind { window: unbind_of_another })?;
+        let another = pair.window()?;
+        let unbind = pair.owner.post(Work::Unbind { window: another })?;
+        // The owner alone has its turns: where the peer must have some to answer, the READ stays outstanding.
+        for _ in 0..10 {
+            pair.owner.turn();
+            let bound = pair.owner.fabric.holdings().bound;
+            ensure!(bound == 0 || pair.owner.result(read).is_some(), "a window was bound before the READ had ended");
+        }
         let link = pair.owner.link;
         pair.until("the bind to end", |pair| pair.owner.result(unbind).is_some())?;
         let ended = pair.owner.ended(link);
@@ -57,6 +63,7 @@ pub(super) fn a_bind_waits_for_the_endpoints_own_reads(backend: &dyn Backend) ->
             matches!(results, (Some(Ok(Outcome::Finished)), Some(Ok(Outcome::Bound(_))))),
             "the READ and the bind ended with {results:?}"
         );
+        pair.unbind(window)?;
     }
     Ok(())
 }

@@ -169,7 +169,11 @@ impl Endpoint {
             return None;
         }
         let cause = match fault {
-            Fault::Closed => DownCause::Closed,
+            Fault::Closed => {
+                // What has arrived has arrived: its sender is not to take it for lost and send it again.
+                self.acknowledge();
+                DownCause::Closed
+            }
             Fault::Lost => {
                 if let Some(number) = self.send.oldest_open() {
                     self.send.finish(number, Err(WorkError::Disconnected));
@@ -178,10 +182,14 @@ impl Endpoint {
             }
             Fault::Protocol => DownCause::Protocol,
             Fault::Refused { number, error } => {
+                self.acknowledge();
                 self.send.finish(number, Err(error));
                 DownCause::Work(error)
             }
-            Fault::Bind => DownCause::Work(WorkError::Bind),
+            Fault::Bind => {
+                self.acknowledge();
+                DownCause::Work(WorkError::Bind)
+            }
             Fault::Violation => {
                 self.say_last(Refusal::Access);
                 DownCause::PeerViolation
@@ -208,11 +216,15 @@ impl Endpoint {
 
     /// Acknowledges what has arrived, so that the peer knows which SEND is meant, then refuses.
     fn say_last(&mut self, refusal: Refusal) {
+        self.acknowledge();
+        self.backlog.push(&Frame::Refuse(refusal).encode());
+    }
+
+    fn acknowledge(&mut self) {
         if self.received > self.acknowledged {
             self.acknowledged = self.received;
             self.backlog.push(&Frame::Ack { received: self.received }.encode());
         }
-        self.backlog.push(&Frame::Refuse(refusal).encode());
     }
 }
 

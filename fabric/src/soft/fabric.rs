@@ -287,8 +287,9 @@ impl Fabric for SoftFabric {
         let armed = self.armed;
         self.make_progress(limit);
         self.hand_out(events, limit);
-        if armed && self.has_more() {
-            self.waker.wake();
+        if armed {
+            // Once more: a peer that changed something meanwhile has used up the wake-up that `arm` asked for.
+            self.watch_pipes();
         }
     }
 
@@ -298,19 +299,7 @@ impl Fabric for SoftFabric {
 
     fn arm(&mut self) {
         self.armed = true;
-        for &link in &self.pipes {
-            if let Some(pipe) = self.endpoints.get(link).and_then(|endpoint| endpoint.transport.as_ref()?.pipe()) {
-                pipe.sleep();
-            }
-        }
-        for lingering in &self.lingering {
-            if let Some(pipe) = lingering.transport.pipe() {
-                pipe.sleep();
-            }
-        }
-        if self.has_more() {
-            self.waker.wake();
-        }
+        self.watch_pipes();
     }
 
     fn fd(&self) -> RawFd {

@@ -1,5 +1,6 @@
 //! How the software device moves: ringing the doorbell, reading and writing streams, ending endpoints, handing out events.
 
+use super::Pipe;
 use super::completion::{Completion, LocalClaim, Release};
 use super::endpoint::{Endpoint, Fault, Phase, Surroundings};
 use super::fabric::{SoftFabric, WAKER_TAG};
@@ -85,8 +86,19 @@ impl SoftFabric {
         self.ready = ready;
     }
 
+    /// Asks the pipes to wake this fabric at their next change, and wakes it now if there is something to do already.
+    pub(super) fn watch_pipes(&self) {
+        let of_endpoints = self.pipes.iter().filter_map(|&link| self.endpoints.get(link)?.transport.as_ref());
+        let of_lingering = self.lingering.iter().map(|lingering| &lingering.transport);
+        of_endpoints.chain(of_lingering).filter_map(Transport::pipe).for_each(Pipe::sleep);
+        // After the pipes were asked, so that no change falls in between.
+        if self.has_more() {
+            self.waker.wake();
+        }
+    }
+
     /// Whether another poll would find something to do that no descriptor tells of.
-    pub(super) fn has_more(&self) -> bool {
+    fn has_more(&self) -> bool {
         let pipe_ready = |link: &LinkId| {
             let endpoint = self.endpoints.get(*link);
             endpoint.is_some_and(|endpoint| pipe_ready(endpoint).is_some())
