@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keyway_fabric::Fabric;
 use keyway_fabric::soft::{SoftConfig, SoftFabric};
+use keyway_fabric::{DomainId, Fabric, SharedId};
 use tokio::sync::mpsc;
 
 use crate::broker::{Broker, Parts};
@@ -199,7 +199,12 @@ fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, Co
             return Err(BrokerError::Fabric { what, source });
         }
     };
-    let mut config = CoreConfig::new(u64::from_ne_bytes(instance), domain, pool, sizes.pool_len());
+    Ok((Box::new(fabric), core_config(settings, sizes, u64::from_ne_bytes(instance), domain, pool)))
+}
+
+/// The configuration of a core; what the settings allow, the core takes.
+fn core_config(settings: &Settings, sizes: Sizes, instance: u64, domain: DomainId, pool: SharedId) -> CoreConfig {
+    let mut config = CoreConfig::new(instance, domain, pool, sizes.pool_len());
     config.segment_size = sizes.segment_size;
     config.topic_segments = sizes.topic_segments;
     config.topic_segments_max = sizes.segments;
@@ -209,7 +214,7 @@ fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, Co
     config.grace_max_ms = sizes.grace_max_ms;
     config.quarantine = settings.quarantine;
     config.offer_timeout = settings.offer_timeout;
-    Ok((Box::new(fabric), config))
+    config
 }
 
 fn bind(address: &str) -> Result<TcpListener, BrokerError> {
@@ -222,4 +227,47 @@ fn bind(address: &str) -> Result<TcpListener, BrokerError> {
 
 pub(crate) fn system(what: &'static str) -> impl Fn(std::io::Error) -> BrokerError {
     move |source| BrokerError::System { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_schema::limits::{RECORD_MAX_CEILING, SEGMENT_MAX, SEGMENT_MIN};
+
+    use super::*;
+
+    #[test]
+    fn what_the_settings_allow_the_core_takes() {
+        let default = Settings::default;
+        let smallest = u64::from(SEGMENT_MIN);
+        let largest = u64::from(SEGMENT_MAX);
+        let brief = Duration::from_millis(1);
+        let room = smallest - 4096 - 8 - 64 - 8;
+        let cases = [
+            default(),
+            Settings { segment_size: smallest, pool_size: 2 * smallest, record_max: room, ..default() },
+            Settings {
+                segment_size: smallest,
+                pool_size: 1 << 40,
+                record_max: 1,
+                topic_segments: Some(2),
+                ..default()
+            },
+            Settings {
+                segment_size: largest,
+                pool_size: 3 * largest,
+                record_max: RECORD_MAX_CEILING.into(),
+                topic_segments: Some(3),
+                ..default()
+            },
+            Settings { sessions_max: 1, topics_max: 1, grace_max: brief, offer_timeout: brief, ..default() },
+        ];
+        for settings in cases {
+            let sizes = settings.sizes().unwrap();
+            let domain = DomainId { index: 0, generation: 0 };
+            let config = core_config(&settings, sizes, 1, domain, SharedId { index: 0, generation: 0 });
+            assert_eq!(config.check(), Ok(()), "{settings:?}");
+        }
+        let settings = Settings { segment_size: smallest, record_max: room + 1, ..default() };
+        assert!(settings.sizes().is_err(), "one byte more does not fit");
+    }
 }

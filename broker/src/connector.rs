@@ -19,7 +19,7 @@ pub(crate) const WAITING_MAX: usize = 256;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Dials the broker that it came from. It may outlive the broker: every dial is refused then.
-pub struct Connector {
+pub(crate) struct Connector {
     streams: mpsc::Sender<UnixStream>,
     inbox: Inbox,
     /// Held while asking: the inbox has one place for all connectors' questions.

@@ -32,7 +32,6 @@ mod unix_socket;
 
 pub use broker::Broker;
 pub use builder::Builder;
-pub use connector::Connector;
 pub use error::{BrokerError, BrokerErrorKind, one_line};
 pub use reactor::Stopped;
 pub use settings::{Idle, Settings};

@@ -14,6 +14,7 @@ use clap::Parser;
 use crossbeam_channel::Sender;
 use keyway_broker::{Broker, BrokerError, BrokerErrorKind, one_line};
 use keyway_fabric::SystemClock;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::options::Options;
 
@@ -51,6 +52,7 @@ fn run(options: Options) -> Result<ExitCode, BrokerError> {
     start_log(&options);
     let drain = options.drain;
     let (tell, news) = crossbeam_channel::bounded(3);
+    raise_descriptor_limit(options.settings().descriptors_max());
     // Before anything exists that a signal could leave behind.
     catch_signals(tell.clone())?;
     let builder = options.builder().on_failure(move |error| drop(tell.try_send(News::Failed(one_line(error)))));
@@ -94,6 +96,20 @@ fn catch_signals(tell: Sender<News>) -> Result<(), BrokerError> {
         }
     });
     caught.map_err(|error| BrokerError::System { what: "catch signals", source: io::Error::other(error) })
+}
+
+/// Lets the process have as many descriptors as full use of its settings takes, as far as the hard limit goes: the usual soft
+/// limit of 1024 is for programs that use `select`.
+fn raise_descriptor_limit(needed: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let possible = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(possible), ..limit });
+    if possible < needed || raised.is_err() {
+        tracing::warn!(needed, possible, "too few descriptors for all sessions; raise the limit (ulimit -Hn)");
+    }
 }
 
 /// Says on standard output that clients can come in, and where.

@@ -96,8 +96,8 @@ enum IdleOption {
 }
 
 impl Options {
-    /// A builder of the broker that was asked for.
-    pub(crate) fn builder(self) -> Builder {
+    /// The settings that were asked for.
+    pub(crate) fn settings(&self) -> Settings {
         let mut settings = Settings::default();
         settings.pool_size = self.pool_size;
         settings.segment_size = self.segment_size;
@@ -113,7 +113,12 @@ impl Options {
             IdleOption::Balanced => Idle::Balanced,
             IdleOption::Frugal => Idle::Frugal,
         };
-        let mut builder = Broker::builder().settings(settings);
+        settings
+    }
+
+    /// A builder of the broker that was asked for.
+    pub(crate) fn builder(self) -> Builder {
+        let mut builder = Broker::builder().settings(self.settings());
         if self.listen.is_empty() && self.unix.is_none() {
             builder = builder.listen("127.0.0.1:4480");
         }

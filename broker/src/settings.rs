@@ -8,21 +8,29 @@ use keyway_schema::limits::{RECORD_MAX_CEILING, RECORD_MAX_DEFAULT, SEGMENT_HEAD
 use keyway_schema::record::encoded_len;
 
 use crate::BrokerError;
+use crate::core::TOPIC_SEGMENTS_MIN;
+use crate::listener::CONNECTIONS_MAX;
 
 /// Segments begin at multiples of a page.
 const PAGE: u64 = 4096;
 
+/// A batch never ends at a segment's very end, so that every offset of the log lies in one segment.
+const END_KEPT_FREE: u64 = 8;
+
 /// The fewest segments of a pool and of a ring: while one is being dropped, another is written.
-const SEGMENTS_MIN: u64 = 2;
+const SEGMENTS_MIN: u64 = TOPIC_SEGMENTS_MIN as u64;
 
 /// The most segments of a ring unless configured otherwise: 64 MiB of a topic's latest records with the default segment.
 const TOPIC_SEGMENTS_DEFAULT: u64 = 16;
 
-/// The most sessions that can be configured. Each costs three descriptors and, for a producer, 1 MiB of receive slots.
+/// The most sessions that can be configured. Each costs two descriptors and, for a producer, 1 MiB of receive slots.
 const SESSIONS_CEILING: u32 = 16_384;
 
 /// The most topics that can be configured.
 const TOPICS_CEILING: u32 = 1 << 20;
+
+/// Descriptors that a broker needs without any client: listening sockets, event queues, wakers, the standard streams.
+const DESCRIPTORS_ITSELF: u64 = 64;
 
 /// The longest duration that can be configured: what is longer is a slip of the pen.
 const DURATION_CEILING: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -111,6 +119,12 @@ impl Settings {
         self.sizes().map(|_| ())
     }
 
+    /// The most descriptors that a broker with these settings holds at once: two for each session (its bootstrap stream and
+    /// its endpoint's stream), one for each connection whose bootstrap is not done, and some for itself.
+    pub fn descriptors_max(&self) -> u64 {
+        2 * u64::from(self.sessions_max) + 3 * CONNECTIONS_MAX as u64 + DESCRIPTORS_ITSELF
+    }
+
     pub(crate) fn sizes(&self) -> Result<Sizes, BrokerError> {
         let segment_size = self.check_segment_size()?;
         let record_max = self.check_record_max()?;
@@ -142,7 +156,7 @@ impl Settings {
             BrokerError::Setting { setting: "record-max", value: bytes(size), expected }
         })?;
         let batch = (BATCH_HEADER_LEN + encoded_len(record_max as usize)) as u64;
-        let room = self.segment_size - u64::from(SEGMENT_HEADER);
+        let room = self.segment_size - u64::from(SEGMENT_HEADER) - END_KEPT_FREE;
         if batch > room {
             return Err(BrokerError::SegmentTooSmall {
                 record_max: size,
@@ -233,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_segment_holds_exactly_the_batch_of_the_largest_record() {
-        let room = (64 << 10) - SEGMENT_HEADER as usize - BATCH_HEADER_LEN - 8;
+        let room = (64 << 10) - SEGMENT_HEADER as usize - 8 - BATCH_HEADER_LEN - 8;
         let fits = Settings { segment_size: 64 << 10, record_max: room as u64, ..Settings::default() };
         fits.check().unwrap();
         let error = refused(&Settings { record_max: room as u64 + 1, ..fits });

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use keyway_fabric::{SystemClock, Time};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn command(arguments: &[&str]) -> Command {
@@ -173,6 +174,25 @@ fn what_cannot_be_configured_is_one_clear_line_and_status_2() {
         let usage = if expected.starts_with("cannot make") { 1 } else { 2 };
         assert_eq!(status, usage, "{line}");
     }
+}
+
+#[test]
+fn strangers_at_the_port_are_logged_once_a_second_at_most() {
+    const STRANGERS: usize = 200;
+    let mut broker = Process::start(&["--listen", "127.0.0.1:0"]);
+    let clock = SystemClock::start();
+    for _ in 0..STRANGERS {
+        let mut stream = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+        stream.write_all(b"GET / HT").unwrap();
+        // Closed, and so it was looked at.
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    let seconds = clock.now().time.since(Time::ZERO).as_secs() as usize;
+    broker.signal(Signal::TERM);
+    let (status, stderr) = broker.end();
+    assert_eq!(status, Some(0));
+    let lines = stderr.lines().filter(|line| line.contains("it began with \"GET / HT\"")).count();
+    assert!((1..=1 + seconds).contains(&lines), "{lines} lines in {seconds} s: {stderr}");
 }
 
 #[test]

@@ -192,12 +192,18 @@ impl Engine {
         }
     }
 
-    fn is_up(&mut self, link: LinkId) {
-        if let Some(id) = self.by_link.get(&link)
-            && let Some(session) = self.sessions.get(id)
-        {
+    /// An endpoint has come up: its session's peer is no longer waited for. Whether it is a session's.
+    fn is_up(&mut self, link: LinkId) -> bool {
+        let Some(id) = self.by_link.get(&link) else { return false };
+        if let Some(session) = self.sessions.get(id) {
             self.deadlines.remove(&(session.deadline, *id));
         }
+        true
+    }
+
+    /// An endpoint is gone. Whether it was a session's.
+    fn is_down(&mut self, link: LinkId) -> bool {
+        self.by_link.remove(&link).is_some()
     }
 
     /// Gives up the sessions whose peer has not come in time.
@@ -217,13 +223,15 @@ impl Engine {
 
 impl Machine for Engine {
     fn handle(&mut self, now: Now, event: Event, memory: &mut dyn Memory) {
-        match &event {
+        let known = match &event {
             Event::Up { link } => self.is_up(*link),
-            // An endpoint whose session could not be opened is closed unseen.
-            Event::Down { link, .. } if self.by_link.remove(link).is_none() => return,
-            _ => (),
+            Event::Down { link, .. } => self.is_down(*link),
+            _ => true,
+        };
+        // An endpoint whose session could not be opened is closed unseen.
+        if known {
+            self.core.handle(now, event, memory);
         }
-        self.core.handle(now, event, memory);
     }
 
     fn handle_timeout(&mut self, now: Now, memory: &mut dyn Memory) {
