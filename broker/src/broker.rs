@@ -183,3 +183,23 @@ impl fmt::Debug for Broker {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_reactor_is_told_and_nothing_hangs() {
+        let (tell, told) = crossbeam_channel::bounded(1);
+        let broker = Broker::builder()
+            .pool_size(8 << 20)
+            .on_failure(move |error| tell.send(error.to_string()).expect("the test waits for it"))
+            .start()
+            .expect("a broker without a port starts");
+        broker.inbox.post(Request::Panic).expect("the reactor runs");
+        let reason = told.recv_timeout(Duration::from_secs(20)).expect("the failure is told");
+        assert!(reason.contains("keyway-reactor") && reason.ends_with("asked to by a test"), "{reason}");
+        assert!(matches!(broker.counters(), Err(BrokerError::Silent)));
+        assert!(matches!(broker.stop(Duration::from_secs(60)), Err(BrokerError::Failed { .. })));
+    }
+}

@@ -32,6 +32,9 @@ pub(crate) enum Request {
     Counters { reply: Sender<Counters> },
     /// Stop: drain within the deadline, then end.
     Stop { deadline: Duration },
+    /// Panic, as a bug would.
+    #[cfg(test)]
+    Panic,
 }
 
 /// A client that wants a session.

@@ -123,6 +123,8 @@ impl Reactor {
             }
             Request::Data { token, stream, reply } => reply(self.engine.attach(now, fabric, token, stream)),
             Request::Counters { reply } => drop(reply.try_send(self.engine.core.counters())),
+            #[cfg(test)]
+            Request::Panic => panic!("asked to by a test"),
             Request::Stop { deadline } => {
                 if self.cut_off.is_none() {
                     tracing::info!(?deadline, "stopping");
