@@ -145,17 +145,9 @@ impl Builder {
     /// is left behind then.
     pub fn start(self) -> Result<Broker, BrokerError> {
         let sizes = self.settings.sizes()?;
-        let tcp = self.listen.iter().map(|address| bind(address)).collect::<Result<Vec<_>, _>>()?;
+        let bound = self.listen.iter().map(|address| listen_tcp(address)).collect::<Result<Vec<_>, _>>()?;
+        let (tcp, addresses) = bound.into_iter().unzip();
         let (unix, socket_file) = self.unix.as_deref().map(unix_socket::listen).transpose()?.unzip();
-        let addresses = tcp.iter().map(TcpListener::local_addr).collect::<Result<Vec<SocketAddr>, _>>();
-        let addresses = addresses.map_err(system("tell the address of a listening socket"))?;
-        for listener in &tcp {
-            listener.set_nonblocking(true).map_err(system("make a listening socket nonblocking"))?;
-        }
-        if let Some(listener) = &unix {
-            listener.set_nonblocking(true).map_err(system("make a listening socket nonblocking"))?;
-        }
-
         let (fabric, config) = pool(&self.settings, sizes)?;
         let waker = keyway_fabric::Waker::new().map_err(system("make the reactor's waker"))?;
         let (inbox, mail) = inbox(self.settings.sessions_max, waker);
@@ -217,12 +209,17 @@ fn core_config(settings: &Settings, sizes: Sizes, instance: u64, domain: DomainI
     config
 }
 
-fn bind(address: &str) -> Result<TcpListener, BrokerError> {
+/// Listens on the first address of a name that can be had. The port is the one that the system chose.
+fn listen_tcp(address: &str) -> Result<(TcpListener, SocketAddr), BrokerError> {
     let resolved = address.to_socket_addrs().map(Vec::from_iter);
     let unresolved = |source| BrokerError::Resolve { address: address.to_owned(), source };
     let resolved = resolved.map_err(unresolved)?;
     let first = *resolved.first().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))?;
-    TcpListener::bind(&resolved[..]).map_err(|source| BrokerError::Listen { address: first, source })
+    let refused = |source| BrokerError::Listen { address: first, source };
+    let listener = TcpListener::bind(&resolved[..]).map_err(refused)?;
+    listener.set_nonblocking(true).map_err(refused)?;
+    let bound = listener.local_addr().map_err(refused)?;
+    Ok((listener, bound))
 }
 
 pub(crate) fn system(what: &'static str) -> impl Fn(std::io::Error) -> BrokerError {

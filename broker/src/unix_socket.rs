@@ -33,7 +33,7 @@ pub(crate) struct SocketFile {
 /// Tells a file from another one that took its path.
 type Identity = (u64, u64);
 
-/// Listens on a path, cleaning up after a dead broker.
+/// Listens on a path, nonblocking, cleaning up after a dead broker.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub(crate) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), BrokerEr
     let file = SocketFile { path: path.to_owned(), identity: identity(&metadata) };
     fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(failed("protect"))?;
     // Nobody could connect before this, so nobody came in under other permissions.
-    socket.listen(BACKLOG).map_err(failed("listen on"))?;
+    socket.listen(BACKLOG).and_then(|()| socket.set_nonblocking(true)).map_err(failed("listen on"))?;
     Ok((socket.into(), file))
 }
 

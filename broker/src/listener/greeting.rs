@@ -30,6 +30,8 @@ pub(super) enum Greeting {
 pub(super) enum Rejection {
     /// It began with something else.
     Stranger([u8; 8]),
+    /// It did not say what it is in time.
+    Slow,
     /// It ended before it was known what it is for.
     Ended(io::Error),
     /// The client was told why.

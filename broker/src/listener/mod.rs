@@ -38,6 +38,9 @@ pub(crate) const CONNECTIONS_MAX: usize = 256;
 /// How long accepting pauses when the system refuses (for want of descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a refused client has to take its refusal.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Where to listen, and what to do with who comes.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -60,6 +63,12 @@ enum Line {
     Refused(Code),
     UnknownEndpoint,
     Chatter,
+}
+
+/// What a connection is, once it is let in.
+enum Greeted {
+    Data(Token),
+    Session(Opened),
 }
 
 /// What all connections share.
@@ -151,29 +160,60 @@ async fn accept(mut port: Port, permits: Arc<Semaphore>, shared: Arc<Shared>) {
     }
 }
 
-/// Serves one connection to its end.
+/// Serves one connection to its end. The permit is held until it is known what the connection is.
 async fn serve(mut socket: Socket, peer: Peer, permit: OwnedSemaphorePermit, shared: Arc<Shared>) {
     let deadline = Instant::now() + shared.timeout;
-    match timeout_at(deadline, recognise(&mut socket)).await {
-        Ok(Ok(Greeting::Data(token))) => hand_over(socket, token, peer, &shared).await,
-        Ok(Ok(Greeting::Bootstrap)) => {
-            let opened = timeout_at(deadline, bootstrap(&mut socket, &shared.inbox, &shared.fabric)).await;
+    match greet(&mut socket, deadline, &shared).await {
+        Ok(Greeted::Data(token)) => hand_over(socket, token, peer, &shared).await,
+        Ok(Greeted::Session(opened)) => {
             // From here on it is the number of sessions that is limited.
             drop(permit);
-            match opened {
-                Ok(Ok(opened)) => watch(socket, opened, peer, &shared).await,
-                Ok(Err(rejection)) => shared.reject(&mut socket, peer, rejection),
-                Err(_) => {
-                    let text = format!("the bootstrap was not done within {:?}", shared.timeout);
-                    shared.reject(&mut socket, peer, refusal(Code::Timeout, text).into());
-                }
-            }
+            watch(socket, opened, peer, &shared).await;
         }
-        Ok(Err(rejection)) => shared.reject(&mut socket, peer, rejection),
-        Err(_) => shared.warn(
-            Line::Slow,
-            format_args!("closed a connection from {peer} that said nothing useful within {:?}", shared.timeout),
+        Err(rejection) => reject(socket, peer, rejection, &shared).await,
+    }
+}
+
+/// Finds out what a connection is, and does the bootstrap if it is a client's.
+async fn greet(socket: &mut Socket, deadline: Instant, shared: &Shared) -> Result<Greeted, Rejection> {
+    match timeout_at(deadline, recognise(socket)).await {
+        Err(_) => Err(Rejection::Slow),
+        Ok(recognised) => match recognised? {
+            Greeting::Data(token) => Ok(Greeted::Data(token)),
+            Greeting::Bootstrap => {
+                let opened = timeout_at(deadline, bootstrap(socket, &shared.inbox, &shared.fabric)).await;
+                let late = || refusal(Code::Timeout, format!("the bootstrap was not done within {:?}", shared.timeout));
+                Ok(Greeted::Session(opened.map_err(|_| late())??))
+            }
+        },
+    }
+}
+
+/// Closes a connection that is not let in, saying so on both sides.
+async fn reject(mut socket: Socket, peer: Peer, rejection: Rejection, shared: &Shared) {
+    match rejection {
+        Rejection::Stranger(first) => shared.warn(
+            Line::Stranger,
+            format_args!(
+                "closed a connection from {peer}: it began with \"{}\", which is neither a bootstrap nor a data stream; \
+                 something that is no client dials this port",
+                first.escape_ascii()
+            ),
         ),
+        Rejection::Slow => shared.warn(
+            Line::Slow,
+            format_args!("closed a connection from {peer} that did not say what it is within {:?}", shared.timeout),
+        ),
+        Rejection::Ended(error) => tracing::debug!(%peer, %error, "a connection ended before its bootstrap was done"),
+        Rejection::Refused(refusal) => {
+            shared.warn(
+                Line::Refused(refusal.code),
+                format_args!("refused a client from {peer}: {} ({})", refusal.text, refusal.code),
+            );
+            refuse(&mut socket, &refusal);
+            // Closing with bytes unread would reset the connection, and could take the refusal with it.
+            let _ = timeout_at(Instant::now() + PARTING, socket.part()).await;
+        }
     }
 }
 
@@ -220,30 +260,6 @@ async fn watch(mut socket: Socket, mut opened: Opened, peer: Peer, shared: &Shar
 }
 
 impl Shared {
-    /// Closes a connection that is not let in, saying so on both sides.
-    fn reject(&self, socket: &mut Socket, peer: Peer, rejection: Rejection) {
-        match rejection {
-            Rejection::Stranger(first) => self.warn(
-                Line::Stranger,
-                format_args!(
-                    "closed a connection from {peer}: it began with \"{}\", which is neither a bootstrap nor a data \
-                     stream; something that is no client dials this port",
-                    first.escape_ascii()
-                ),
-            ),
-            Rejection::Ended(error) => {
-                tracing::debug!(%peer, %error, "a connection ended before its bootstrap was done")
-            }
-            Rejection::Refused(refusal) => {
-                refuse(socket, &refusal);
-                self.warn(
-                    Line::Refused(refusal.code),
-                    format_args!("refused a client from {peer}: {} ({})", refusal.text, refusal.code),
-                );
-            }
-        }
-    }
-
     /// Writes a line, unless one of its kind was written within the last second.
     fn warn(&self, line: Line, text: std::fmt::Arguments<'_>) {
         let now = self.clock.now().time;

@@ -96,6 +96,16 @@ impl Socket {
         }
     }
 
+    /// Says that nothing more will be said, and reads to the end, so that the last words arrive.
+    pub(super) async fn part(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown().await?,
+            Self::Unix(stream) => stream.shutdown().await?,
+        }
+        while self.read(&mut [0; 1024]).await? > 0 {}
+        Ok(())
+    }
+
     /// The stream itself, nonblocking, for the fabric.
     pub(super) fn into_stream(self) -> io::Result<Stream> {
         match self {
