@@ -164,6 +164,22 @@ fn sessions_run_out_with_a_clear_refusal_and_come_back() {
 }
 
 #[test]
+fn two_hundred_clients_that_come_at_once_all_get_their_sessions() {
+    let broker = builder().start().unwrap();
+    let mut streams: Vec<_> = (0..200).map(|_| dial(&broker)).collect();
+    for stream in &mut streams {
+        begin(stream);
+    }
+    let mut endpoints: Vec<_> = streams.iter_mut().map(receive_welcome).collect();
+    endpoints.sort();
+    endpoints.dedup();
+    assert_eq!(endpoints.len(), 200, "each has an endpoint of its own");
+    assert_eq!(broker.counters().unwrap().sessions, 200);
+    drop(streams);
+    await_sessions(&broker, 0);
+}
+
+#[test]
 fn a_name_that_would_forge_a_log_line_is_a_name_like_any_other() {
     let broker = builder().start().unwrap();
     let mut stream = dial(&broker);
