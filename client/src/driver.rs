@@ -14,11 +14,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flume::{Receiver, Sender, TryRecvError};
-use keyway_fabric::{DomainId, Event, Fabric, FabricError, Now, SystemClock, Time, Waker, Watch, drive, wait_any};
+use keyway_fabric::soft::{self, SoftConfig, SoftFabric};
+use keyway_fabric::{
+    DomainId, Event, Fabric, FabricError, IdleLimits, IdleStrategy, Now, Rest, SystemClock, Time, Waker, Watch, drive,
+    wait_any,
+};
 
 use crate::bootstrap::{Preamble, Target};
 use crate::connection::{Attended, Change, Connection, LinkReport};
-use crate::{Error, Progress, Role, Server};
+use crate::{ATTEMPT_TIMEOUT, CONNECT_TIMEOUT, Error, Progress, Role, Server};
 
 /// Commands that may wait for the driver: closes and flushes, not data.
 const COMMANDS_MAX: usize = 64;
@@ -46,6 +50,23 @@ pub struct DriverConfig {
     pub open_fabric: OpenFabric,
     /// What a data stream of that fabric begins with.
     pub preamble: Preamble,
+    /// How the thread rests.
+    pub idle: IdleLimits,
+}
+
+impl DriverConfig {
+    /// A driver on the software fabric, with the default times.
+    pub fn new(server: Server, thread: &'static str) -> Self {
+        Self {
+            server,
+            thread,
+            connect_timeout: CONNECT_TIMEOUT,
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            open_fabric: Box::new(|| Ok(Box::new(SoftFabric::new(SoftConfig::default())?))),
+            preamble: |peer| soft::preamble(peer).map(|preamble| preamble.to_vec()),
+            idle: IdleLimits::BALANCED,
+        }
+    }
 }
 
 /// A running driver, seen from the application's threads. Dropping it abandons the role, and the thread ends by itself.
@@ -190,6 +211,12 @@ impl<C: Send + 'static> Driver<C> {
         &self.notifier
     }
 
+    /// Abandons the role, and waits until the thread has ended, for so long at most. Returns whether it has.
+    pub fn abandon(mut self, timeout: Duration) -> bool {
+        self.disconnect();
+        self.join(timeout)
+    }
+
     /// Waits until the thread has ended, for so long at most. Returns whether it has.
     pub fn join(mut self, timeout: Duration) -> bool {
         match self.end.recv_timeout(timeout) {
@@ -215,12 +242,18 @@ impl<C: Send + 'static> Driver<C> {
     }
 }
 
-impl<C> Drop for Driver<C> {
-    fn drop(&mut self) {
-        // Disconnects the commands before the wake, so that the role finds itself abandoned.
+impl<C> Driver<C> {
+    /// Takes the commands' only sender away, so that the role finds itself abandoned.
+    fn disconnect(&mut self) {
         let (closed, _) = flume::bounded(1);
         self.commands = closed;
         self.notifier.notify();
+    }
+}
+
+impl<C> Drop for Driver<C> {
+    fn drop(&mut self) {
+        self.disconnect();
     }
 }
 
@@ -242,7 +275,7 @@ struct Turning<R: Role> {
     connect_timeout: Duration,
     last: Option<Error>,
     abandoned: bool,
-    idle: Idle,
+    idle: IdleStrategy,
     /// Whether the fabric was armed, and this turn is the last look before sleeping.
     armed: bool,
     watches: Vec<Watch>,
@@ -280,7 +313,7 @@ impl<R: Role> Turning<R> {
             connect_timeout: config.connect_timeout,
             last: None,
             abandoned: false,
-            idle: Idle::default(),
+            idle: IdleStrategy::new(config.idle),
             armed: false,
             watches: Vec::new(),
         })
@@ -406,12 +439,12 @@ impl<R: Role> Turning<R> {
     }
 
     fn rest(&mut self, now: Now, work: usize) {
-        if work > 0 || !self.events.is_empty() {
-            self.idle = Idle::default();
+        let work = work + self.events.len() + usize::from(self.fabric.busy());
+        if work > 0 {
             self.wake_up();
-            return;
         }
-        match self.idle.next() {
+        match self.idle.after(work) {
+            Rest::Spin if work > 0 => {}
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep if !self.armed => {
@@ -469,29 +502,6 @@ impl<R: Role> Turning<R> {
         drop(self.role);
         if let Err(error) = self.fabric.free_domain(self.domain) {
             tracing::debug!(%error, "a client's domain goes with its fabric");
-        }
-    }
-}
-
-/// Turns in a row that found nothing.
-#[derive(Debug, Default)]
-struct Idle {
-    turns: u32,
-}
-
-enum Rest {
-    Spin,
-    Yield,
-    Sleep,
-}
-
-impl Idle {
-    fn next(&mut self) -> Rest {
-        self.turns = self.turns.saturating_add(1);
-        match self.turns {
-            ..=100 => Rest::Spin,
-            101..=200 => Rest::Yield,
-            _ => Rest::Sleep,
         }
     }
 }

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod blocking;
 mod bootstrap;
 mod connection;
 mod driver;
@@ -20,9 +21,10 @@ mod server;
 mod socket;
 
 pub use backoff::{Backoff, PAUSE_MAX, PAUSE_MIN};
+pub use blocking::wait_for;
 pub use bootstrap::Preamble;
 pub use driver::{Driver, DriverConfig, Notifier, OpenFabric, Opening};
 pub use error::{Error, ErrorKind};
 pub use keyway_fabric::Dial;
-pub use role::{ATTEMPT_TIMEOUT, Connected, Progress, Role, SessionPlan};
+pub use role::{ATTEMPT_TIMEOUT, CONNECT_TIMEOUT, Connected, Progress, Role, SessionPlan};
 pub use server::{AddressError, AddressProblem, DEFAULT_PORT, Server};

@@ -116,3 +116,6 @@ pub trait Role: Machine {
 /// How long one attempt to connect may take, unless the client's connect deadline is over before: a broker that accepts and
 /// says nothing is given up, and tried again.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a client may take to be ready for the first time, unless it is told otherwise.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
