@@ -61,9 +61,9 @@ impl Flights {
         self.queue.len()
     }
 
-    /// Whether every batch was sent in this session.
-    pub(crate) fn all_sent(&self) -> bool {
-        self.sent == self.queue.len()
+    /// How many have yet to be sent in this session.
+    pub(crate) fn unsent(&self) -> usize {
+        self.queue.len() - self.sent
     }
 
     /// The next batch to send, sealed for its topic.
@@ -200,7 +200,7 @@ mod tests {
         assert!(reopened.unknown.is_empty() && reopened.refused.is_none());
         assert_eq!(numbers(&flights), [(2, 2), (3, 3), (4, 4)]);
         assert!(flights.mark_sent() && flights.mark_sent() && !flights.mark_sent());
-        assert!(flights.all_sent());
+        assert_eq!(flights.unsent(), 0);
     }
 
     #[test]

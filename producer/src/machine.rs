@@ -17,8 +17,11 @@ use keyway_fabric::{Event, LinkId, LocalSpan, Machine, Memory, Now, Op, Outcome 
 use keyway_schema::message::{ArchivedFailed, ArchivedTopicOpened, Goodbye, Offer, OpenTopic, Publish, TopicSettings};
 use keyway_schema::{Code, ToBroker, ToClientRef, TopicName};
 
-use crate::flight::{Flight, Flights, Ticket};
-use crate::offer::{OfferMemory, Offers};
+use crate::flight::{Flight, Flights};
+use crate::offer::Offers;
+
+pub use crate::flight::Ticket;
+pub use crate::offer::OfferMemory;
 
 /// The most batches that are not answered yet. The broker remembers the commits of at least as many, so that each can be
 /// answered again after a reconnect.
@@ -124,8 +127,13 @@ struct Bound {
 enum State {
     /// The request is to be sent.
     ToOpen,
-    ExpectOpened { request: u32, until: Time },
-    Open { topic: u32 },
+    ExpectOpened {
+        request: u32,
+        until: Time,
+    },
+    Open {
+        topic: u32,
+    },
     /// `Goodbye` was sent.
     Left,
     /// The link is to be closed.
@@ -194,12 +202,18 @@ impl ProducerMachine {
 
     /// Whether it would send a batch at once, so that waiting for more records is of no use.
     pub fn room(&self) -> bool {
-        self.is_open()
-            && !self.leaving
-            && !self.shutting_down
-            && self.flights.all_sent()
-            && self.flights.len() < IN_FLIGHT_MAX
-            && self.session.as_ref().is_some_and(|session| session.bound.is_none() && session.channel.room() > 0)
+        let Some(session) = self.session.as_ref().filter(|_| self.is_open()) else { return false };
+        // One that waits for an offer's slot holds up what is behind it.
+        let held_up = session.bound.is_some() || self.next_is_offer();
+        let unsent = self.flights.unsent();
+        // A broker that is about to stop takes nothing new: what waits is for the next one.
+        let takes = !self.leaving && !self.shutting_down;
+        takes && !held_up && self.flights.len() < IN_FLIGHT_MAX && unsent < session.channel.room()
+    }
+
+    fn next_is_offer(&self) -> bool {
+        let publish_max = self.limits.map_or(0, |limits| limits.publish_max as usize);
+        self.flights.next_len().is_some_and(|len| len > publish_max)
     }
 
     /// Takes on a batch: a header's room and behind it the encoded records. It is sealed when it is sent.
@@ -258,16 +272,20 @@ impl ProducerMachine {
     pub fn has_left(&self) -> bool {
         let told = self.session.as_ref().is_none_or(|session| match session.state {
             State::Left => session.channel.is_drained(),
-            _ => false,
+            State::Open { .. } => false,
+            // There is nothing to say goodbye to.
+            _ => true,
         });
         self.leaving && self.flights.len() == 0 && told
     }
 
     /// Gives up everything that is not answered.
     pub fn abandon(&mut self, cause: &Error) {
-        self.outcomes.extend(
-            self.flights.drain().map(|Flight { ticket, bytes, .. }| Outcome { ticket, result: Err(cause.clone()), bytes }),
-        );
+        self.outcomes.extend(self.flights.drain().map(|Flight { ticket, bytes, .. }| Outcome {
+            ticket,
+            result: Err(cause.clone()),
+            bytes,
+        }));
     }
 
     fn fail_batch(&mut self, flight: Flight, cause: Error) {
@@ -539,3 +557,6 @@ impl Machine for ProducerMachine {
         Some(Transmit::Post { link, op: post.op, work: post.work })
     }
 }
+
+#[cfg(test)]
+mod tests;

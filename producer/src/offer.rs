@@ -39,8 +39,13 @@ pub struct OfferMemory {
 enum State {
     Idle,
     /// The bind is posted; `ended` says that the broker is done already.
-    Binding { number: u64, ended: bool },
-    Offered { number: u64 },
+    Binding {
+        number: u64,
+        ended: bool,
+    },
+    Offered {
+        number: u64,
+    },
     /// The broker is done; the unbind is to be posted.
     Ending,
     Unbinding,
@@ -199,6 +204,7 @@ impl Offers {
     }
 
     /// How many windows it has.
+    #[cfg(test)]
     pub(crate) fn windows(&self) -> usize {
         self.slots.iter().filter(|slot| slot.window.is_some()).count()
     }

@@ -261,6 +261,11 @@ impl BatchBuilder {
         self.records += 1;
     }
 
+    /// The batch without its header, and the number of its records: for whoever [`seal`]s it later.
+    pub fn into_unsealed(self) -> (Vec<u8>, u32) {
+        (self.bytes, self.records)
+    }
+
     /// Finishes the batch: checksums, header. Base sequence and time are left to the broker.
     ///
     /// # Panics
