@@ -170,7 +170,7 @@ impl Endpoint {
             if self.blocked {
                 break Ok(Sent::Blocked);
             }
-            if !self.has_work() {
+            if !self.has_work() && self.received == self.acknowledged {
                 break Ok(Sent::Everything);
             }
             if turn >= BYTES_A_TURN {
@@ -198,7 +198,9 @@ impl Endpoint {
             self.greeted = true;
             plan.copy(&Frame::Hello { version: VERSION, token: self.token }.encode());
         }
-        if self.received > self.acknowledged {
+        // Not for a peer that sends and does not read: it would fill the backlog with acknowledgements. They are cumulative,
+        // so the one that goes out once it reads again makes up for all.
+        if self.received > self.acknowledged && self.backlog.is_empty() {
             self.acknowledged = self.received;
             plan.copy(&Frame::Ack { received: self.received }.encode());
         }
@@ -356,5 +358,62 @@ fn message(send: &super::send_queue::SendQueue, number: u64) -> &[u8] {
         Job::Read { .. } | Job::Bind { .. } | Job::Unbind { .. } => {
             unreachable!("entry {number} was planned as a SEND")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::soft::{SoftConfig, SoftFabric, Token};
+    use crate::{EndpointConfig, Event, Fabric, LocalSpan, Op, Stream, Work};
+
+    #[test]
+    fn a_peer_that_floods_and_never_reads_fills_no_memory_and_is_acknowledged_once_it_reads() {
+        const MESSAGES: u64 = 100_000;
+        let mut fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+        let domain = fabric.domain().unwrap();
+        let local = fabric.local(domain, 1, 64).unwrap();
+        let config = EndpointConfig { domain, send_depth: 1, receive_depth: 1, remote_read: false };
+        let (link, _) = fabric.endpoint(config).unwrap();
+        let token = Token([5; 16]);
+        fabric.connect(link, &token.address()).unwrap();
+        let (mut peer, stream) = UnixStream::pair().unwrap();
+        fabric.attach(link, Stream::Unix(stream)).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        peer.write_all(&Frame::Hello { version: VERSION, token }.encode()).unwrap();
+
+        let into = LocalSpan { local, slot: 0, offset: 0, len: 64 };
+        let mut events = Vec::new();
+        let mut arrived = 0;
+        fabric.post(link, Op(0), Work::Recv { into }).unwrap();
+        while arrived < MESSAGES {
+            peer.write_all(&Frame::Send { len: 0 }.encode()).unwrap();
+            fabric.submit();
+            fabric.poll(&mut events, 64);
+            for event in events.drain(..) {
+                if matches!(event, Event::Message { .. }) {
+                    arrived += 1;
+                    fabric.post(link, Op(0), Work::Recv { into }).unwrap();
+                }
+            }
+            let backlog = fabric.endpoints.get(link).unwrap().backlog.bytes().len();
+            assert!(backlog <= 4 * super::super::frame::HEADER, "{backlog} bytes are kept after {arrived} messages");
+        }
+        assert!(fabric.endpoints.get(link).unwrap().blocked, "the flood was too short to fill the stream");
+
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            let mut buffer = vec![0; 1 << 20];
+            match peer.read(&mut buffer) {
+                Ok(count) => all.extend_from_slice(&buffer[..count]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            fabric.poll(&mut events, 64);
+        }
+        assert!(all.ends_with(&Frame::Ack { received: MESSAGES }.encode()), "the last of {} bytes", all.len());
+        fabric.close(link);
     }
 }

@@ -35,12 +35,12 @@ impl SoftFabric {
         match work {
             Work::Send { from } => Ok(Job::Send { from: self.claim(from, domain, Use::Read)? }),
             Work::Read { from, into } => {
-                let (len, span) = match into {
-                    Target::Local(span) => (u64::from(span.len), format_args!("{span:?}").to_string()),
-                    Target::Shared(span) => (span.len, format_args!("{span:?}").to_string()),
+                let len = match into {
+                    Target::Local(span) => u64::from(span.len),
+                    Target::Shared(span) => span.len,
                 };
                 if len != u64::from(from.len) || from.len > self.config.read_max {
-                    return Err(FabricError::OutOfBounds { span });
+                    return Err(FabricError::OutOfBounds { span: format!("{from:?} into {into:?}") });
                 }
                 let into = match into {
                     Target::Local(span) => Landing::Local(self.claim(span, domain, Use::Write)?),
