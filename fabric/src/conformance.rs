@@ -188,6 +188,8 @@ macro_rules! conformance_cases {
             reads::a_read_may_land_in_shared_memory
             reads::a_view_of_landed_bytes_outlives_slot_and_fabric
             reads::both_sides_may_read_each_other_at_once
+            reads::many_endpoints_may_read_at_once
+            reads::a_fabric_may_read_its_own_memory
             bounds::a_read_before_a_window_is_refused
             bounds::a_read_beyond_a_window_is_refused
             bounds::a_read_across_a_windows_start_is_refused

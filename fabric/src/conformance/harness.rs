@@ -179,6 +179,23 @@ impl<'a> Pair<'a> {
         Ok((owner_link, reader_link))
     }
 
+    /// Connects two endpoints of the owner's with each other, and waits until both are up.
+    pub(super) fn connect_to_itself(&mut self) -> Result<(LinkId, LinkId), Failure> {
+        let config = self.owner.config();
+        let fabric = &mut self.owner.fabric;
+        let (left, left_address) = fabric.endpoint(config)?;
+        let (right, right_address) = fabric.endpoint(config)?;
+        fabric.connect(left, &right_address)?;
+        fabric.connect(right, &left_address)?;
+        if fabric.needs_stream() {
+            let streams = self.backend.streams()?;
+            fabric.attach(left, streams.0)?;
+            fabric.attach(right, streams.1)?;
+        }
+        self.until("both ends to come up", |pair| pair.owner.is_up(left) && pair.owner.is_up(right))?;
+        Ok((left, right))
+    }
+
     /// Both fabrics' turn.
     pub(super) fn turn(&mut self) {
         self.owner.turn();

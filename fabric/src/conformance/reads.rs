@@ -2,7 +2,7 @@
 
 use super::harness::{Check, POOL, Pair, SLOT, SLOTS, ensure, pattern};
 use super::{Backend, Failure};
-use crate::{Access, Outcome, RemoteSpan, SharedSpan, Target, Work};
+use crate::{Access, Outcome, RemoteSpan, SharedSpan, Target, Work, WorkError};
 
 pub(super) fn a_window_opens_exactly_what_it_was_bound_to(backend: &dyn Backend) -> Check {
     let mut pair = Pair::new(backend)?;
@@ -133,4 +133,63 @@ pub(super) fn both_sides_may_read_each_other_at_once(backend: &dyn Backend) -> C
         ensure!(right, "the owner's slot {slot} holds wrong bytes");
     }
     Ok(())
+}
+
+pub(super) fn many_endpoints_may_read_at_once(backend: &dyn Backend) -> Check {
+    let mut pair = Pair::new(backend)?;
+    let window = pair.window()?;
+    let key = pair.bind(window, 0, POOL)?;
+    let mut links = vec![pair.reader.link];
+    while links.len() < SLOTS as usize / 2 {
+        let (_, link) = pair.connect_with(pair.owner.config(), pair.reader.config())?;
+        links.push(link);
+    }
+    for round in 0..10_u32 {
+        let mut posted = Vec::new();
+        for (slot, link) in (0..SLOTS).zip(links.iter().cycle()) {
+            let len = if slot % 3 == 0 { SLOT } else { 64 + slot + round };
+            let offset = u64::from(slot * 7_919 + round);
+            let from = pair.remote(key, offset, len);
+            let into = Target::Local(pair.reader.slot(slot, len));
+            posted.push((pair.reader.post_to(*link, Work::Read { from, into })?, slot, offset, len));
+        }
+        for (op, slot, offset, len) in posted {
+            let result = pair.reader_result(op)?;
+            ensure!(result == Ok(Outcome::Finished), "reading {offset}+{len} ended with {result:?}");
+            let bytes = pair.reader.fabric.bytes(pair.reader.slot(slot, len));
+            let right = bytes.iter().zip(offset..).all(|(byte, at)| *byte == pattern(at));
+            ensure!(right, "slot {slot} of round {round} holds other bytes than {offset}+{len}");
+        }
+    }
+    // One that is refused takes no other down.
+    let from = pair.remote(key.next(), 0, 8);
+    pair.expect_refusal(from)?;
+    let into = Target::Local(pair.reader.slot(1, 8));
+    for link in &links[1..] {
+        let from = pair.remote(key, 0, 8);
+        let op = pair.reader.post_to(*link, Work::Read { from, into })?;
+        let result = pair.reader_result(op)?;
+        ensure!(result == Ok(Outcome::Finished), "after another endpoint's refusal, a READ ended with {result:?}");
+    }
+    Ok(())
+}
+
+pub(super) fn a_fabric_may_read_its_own_memory(backend: &dyn Backend) -> Check {
+    let mut pair = Pair::apart(backend)?;
+    let ends = pair.connect_to_itself()?;
+    pair.owner.link = ends.0;
+    let window = pair.window()?;
+    let key = pair.bind(window, 0, POOL)?;
+    let from = pair.remote(key, 9, SLOT);
+    let into = Target::Local(pair.owner.slot(0, SLOT));
+    let op = pair.owner.post_to(ends.1, Work::Read { from, into })?;
+    let result = pair.owner_result(op)?;
+    ensure!(result == Ok(Outcome::Finished), "the READ ended with {result:?}");
+    let bytes = pair.owner.fabric.bytes(pair.owner.slot(0, SLOT));
+    ensure!(bytes.iter().zip(9..).all(|(byte, at)| *byte == pattern(at)), "wrong bytes landed");
+    let from = pair.remote(key.next(), 0, 8);
+    let op = pair.owner.post_to(ends.1, Work::Read { from, into: Target::Local(pair.owner.slot(0, 8)) })?;
+    let result = pair.owner_result(op)?;
+    ensure!(result == Err(WorkError::RemoteAccess), "a READ under a key to come ended with {result:?}");
+    pair.until("both ends to go down", |pair| pair.owner.down(ends.0).is_some() && pair.owner.down(ends.1).is_some())
 }
