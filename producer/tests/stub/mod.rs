@@ -19,21 +19,21 @@ use keyway_schema::{ToBrokerRef, ToClient};
 
 /// What the stand-in does with batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Batches {
+pub(crate) enum Batches {
     Commit,
     Ignore,
 }
 
 /// A stand-in on a port of its own. Dropping it closes everything.
 #[derive(Debug)]
-pub struct Stub {
-    pub address: SocketAddr,
+pub(crate) struct Stub {
+    pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
 }
 
 impl Stub {
-    pub fn start(batches: Batches) -> Self {
+    pub(crate) fn start(batches: Batches) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ impl Stub {
     }
 
     /// Stops it. Returns how many records it has committed.
-    pub fn stop(mut self) -> u64 {
+    pub(crate) fn stop(mut self) -> u64 {
         self.join().expect("it runs until it is stopped")
     }
 
