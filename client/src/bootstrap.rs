@@ -8,7 +8,6 @@
 //! It owns what it has made until it hands it over as a [`Session`]; an attempt that fails gives everything back.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,8 @@ use keyway_fabric::{
 };
 use keyway_schema::bootstrap::Bootstrap;
 
-use crate::socket::{Dialling, Socket, Wire, WireError};
+use crate::data_stream::{DataStream, dial_data};
+use crate::socket::{Dialling, Wire, WireError};
 use crate::{Connected, Error, Server, SessionPlan};
 
 /// Writes what a data stream begins with: which of the broker's endpoints it is for.
@@ -60,14 +60,6 @@ enum Stage {
     },
     /// The attempt has failed, or its session was handed over.
     Over,
-}
-
-/// The byte stream of an endpoint.
-#[derive(Debug)]
-enum DataStream {
-    Dialling { dialling: Dialling, preamble: Vec<u8> },
-    Greeting { socket: Socket, preamble: Vec<u8> },
-    Attached,
 }
 
 impl Bootstrapper {
@@ -226,7 +218,7 @@ pub(crate) fn lost(server: &Server, reason: String) -> Error {
     Error::Lost { server: server.to_string(), reason }
 }
 
-fn unreachable(target: &Target, source: io::Error) -> Error {
+pub(crate) fn unreachable(target: &Target, source: io::Error) -> Error {
     Error::Connect { server: target.server.to_string(), source: Arc::new(source) }
 }
 
@@ -372,31 +364,6 @@ fn give_back(fabric: &mut dyn Fabric, local: LocalId) {
     }
 }
 
-/// Begins the endpoint's byte stream, at the address that the bootstrap was dialled at.
-fn dial_data(
-    target: &Target,
-    fabric: &mut dyn Fabric,
-    wire: &Wire,
-    link: LinkId,
-    peer: &EndpointAddress,
-) -> Result<DataStream, Error> {
-    if !fabric.needs_stream() {
-        return Ok(DataStream::Attached);
-    }
-    let preamble = (target.preamble)(peer).map_err(Error::fabric("naming the broker's endpoint"))?;
-    let dialling = match &target.server {
-        Server::InProcess(dial) => {
-            let stream = dial.data(&preamble).map_err(|source| unreachable(target, source))?;
-            fabric.attach(link, stream).map_err(Error::fabric("attaching the data stream"))?;
-            return Ok(DataStream::Attached);
-        }
-        Server::Unix(path) => Dialling::unix(path).map_err(|source| unreachable(target, source))?,
-        // Not resolved again: a name may have several addresses, and the endpoint is at this one.
-        Server::Tcp(_) => Dialling::addresses(wire.peer().into_iter().collect()),
-    };
-    Ok(DataStream::Dialling { dialling, preamble })
-}
-
 /// Looks for the broker's `Ready`.
 fn poll_ready(target: &Target, wire: &mut Wire, ready: &mut bool) -> Result<(), Error> {
     let step = "waiting for its Ready";
@@ -408,47 +375,5 @@ fn poll_ready(target: &Target, wire: &mut Wire, ready: &mut bool) -> Result<(), 
         }
         Some(Bootstrap::Refused { code, text }) => Err(Error::refused("a session", code, text)),
         Some(other) => Err(handshake(target, step, format!("{} came", message_name(&other)))),
-    }
-}
-
-impl DataStream {
-    fn poll(&mut self, target: &Target, fabric: &mut dyn Fabric, link: LinkId) -> Result<(), Error> {
-        loop {
-            match std::mem::replace(self, Self::Attached) {
-                Self::Dialling { dialling, preamble } => {
-                    match dialling.poll().map_err(|source| unreachable(target, source))? {
-                        Ok(socket) => *self = Self::Greeting { socket, preamble },
-                        Err(dialling) => {
-                            *self = Self::Dialling { dialling, preamble };
-                            return Ok(());
-                        }
-                    }
-                }
-                Self::Greeting { mut socket, mut preamble } => {
-                    match socket.write(&preamble) {
-                        Ok(written) => drop(preamble.drain(..written)),
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Err(unreachable(target, error)),
-                    }
-                    if preamble.is_empty() {
-                        return fabric
-                            .attach(link, socket.into_stream())
-                            .map_err(Error::fabric("attaching the data stream"));
-                    }
-                    *self = Self::Greeting { socket, preamble };
-                    return Ok(());
-                }
-                Self::Attached => return Ok(()),
-            }
-        }
-    }
-
-    fn watches(&self, to: &mut Vec<Watch>) {
-        match self {
-            Self::Dialling { dialling, .. } => to.extend(dialling.watch()),
-            Self::Greeting { socket, .. } => to.push(Watch::writing(socket.as_raw_fd())),
-            Self::Attached => {}
-        }
     }
 }

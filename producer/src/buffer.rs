@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -28,6 +29,9 @@ pub(crate) struct Shared {
     buffer: Mutex<Buffer>,
     /// Set once the driver runs.
     notifier: OnceLock<Notifier>,
+    /// Whether a batch may wait for the driver, so that it need not lock an empty buffer each turn. Only a hint: a driver that
+    /// misses it is notified.
+    stocked: AtomicBool,
 }
 
 /// The records that were taken and not answered.
@@ -78,7 +82,7 @@ impl Shared {
             spares: Vec::new(),
             stats: ProducerStats::default(),
         };
-        Self { buffer: Mutex::new(buffer), notifier: OnceLock::new() }
+        Self { buffer: Mutex::new(buffer), notifier: OnceLock::new(), stocked: AtomicBool::new(false) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Buffer> {
@@ -91,6 +95,23 @@ impl Shared {
         debug_assert!(set.is_ok(), "a producer has one driver");
     }
 
+    /// Whether a batch may wait.
+    pub(crate) fn is_stocked(&self) -> bool {
+        self.stocked.load(Ordering::Acquire)
+    }
+
+    /// The next batch for the driver; the open one only if `open_too`.
+    pub(crate) fn next(&self, open_too: bool) -> Option<FullBatch> {
+        let mut buffer = self.lock();
+        let batch = buffer.next(open_too);
+        if !buffer.has_open() && buffer.full_len() == 0 {
+            // Under the lock: whoever adds a record next says so after this.
+            self.stocked.store(false, Ordering::Relaxed);
+        }
+        batch
+    }
+
+    /// A record was taken.
     fn notify(&self) {
         if let Some(notifier) = self.notifier.get() {
             notifier.notify();
@@ -102,7 +123,7 @@ impl Shared {
         let mut buffer = self.lock();
         let taken = match buffer.check(&record) {
             Err(error) => Err(error),
-            Ok(len) if buffer.room.is_empty() && buffer.fits(len) => Ok(buffer.push(&record)),
+            Ok(len) if buffer.room.is_empty() && buffer.fits(len) => Ok(self.push(&mut buffer, &record)),
             Ok(_) => Err(Error::Full { waiting: buffer.waiting, limit: buffer.limit }),
         };
         drop(buffer);
@@ -113,6 +134,12 @@ impl Shared {
             }
             Err(error) => Err(SendError::untaken(error, record)),
         }
+    }
+
+    fn push(&self, buffer: &mut Buffer, record: &Record<'_>) -> Pending {
+        // Release, paired with `is_stocked`; the lock orders it with `next`.
+        self.stocked.store(true, Ordering::Release);
+        buffer.push(record)
     }
 
     /// Takes a record as soon as there is room.
@@ -139,7 +166,7 @@ impl Future for Take<'_> {
         let mut buffer = shared.lock();
         let taken = match buffer.check(&record) {
             Err(error) => Err(error),
-            Ok(len) if buffer.is_next(self.waiter) && buffer.fits(len) => Ok(buffer.push(&record)),
+            Ok(len) if buffer.is_next(self.waiter) && buffer.fits(len) => Ok(shared.push(&mut buffer, &record)),
             Ok(_) => {
                 self.waiter = Some(buffer.wait(self.waiter, context.waker()));
                 drop(buffer);

@@ -8,20 +8,28 @@
 //! Whoever drives it gives it batches only while it has [`room`](ProducerMachine::room), allocates the memory that it
 //! [wants](ProducerMachine::offer_memory_wanted), and takes the outcomes. Records, futures and threads are none of its business.
 
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+mod types;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use keyway_channel::{Channel, Received};
+use keyway_channel::Channel;
 use keyway_client::{Connected, Error};
-use keyway_fabric::{Event, LinkId, LocalSpan, Machine, Memory, Now, Op, Outcome as Finished, Time, Transmit};
-use keyway_schema::message::{ArchivedFailed, ArchivedTopicOpened, Goodbye, Offer, OpenTopic, Publish, TopicSettings};
-use keyway_schema::{Code, ToBroker, ToClientRef, TopicName};
+use keyway_fabric::{
+    DomainId, Event, LinkId, Machine, Memory, Now, Outcome as Finished, SharedSpan, Time, Transmit, WindowId,
+};
+use keyway_schema::ToBroker;
 
 use crate::flight::{Flight, Flights};
 use crate::offer::Offers;
 
 pub use crate::flight::Ticket;
 pub use crate::offer::OfferMemory;
+pub use types::{Counts, Limits, Outcome, ProducerConfig};
 
 /// The most batches that are not answered yet. The broker remembers the commits of at least as many, so that each can be
 /// answered again after a reconnect.
@@ -32,56 +40,6 @@ pub const OFFERS_MAX: u16 = 4;
 
 /// How long the broker may take to open the topic before the session is given up.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What a producer machine is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerConfig {
-    /// The topic.
-    pub topic: TopicName,
-    /// The settings to create it with.
-    pub settings: Option<TopicSettings>,
-    /// The number that the producer goes by for its life: chosen at random.
-    pub producer: u64,
-    /// The broker's address, for messages.
-    pub server: String,
-    /// The most memory for offers, beyond the one slot that a producer of large records cannot do without.
-    pub offer_memory: u64,
-}
-
-/// What has become of a batch.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Which.
-    pub ticket: Ticket,
-    /// The sequence of its first record and when it was committed, in nanoseconds since 1970; or why it never will be.
-    pub result: Result<(u64, u64), Error>,
-    /// Its bytes, for the next batch to be built in.
-    pub bytes: Vec<u8>,
-}
-
-/// What an open topic takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest record, in bytes of key, headers and payload.
-    pub record_max: u32,
-    /// The largest batch, header included.
-    pub batch_max: u32,
-    /// The largest batch that fits a slot; larger ones are offered.
-    pub publish_max: u32,
-}
-
-/// Figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Batches committed.
-    pub batches: u64,
-    /// Batches offered through a window.
-    pub offers: u64,
-    /// Batches sent again after a session was lost.
-    pub retries: u64,
-    /// Sessions in which the topic was opened, beyond the first.
-    pub reconnects: u64,
-}
 
 /// The machine.
 #[derive(Debug)]
@@ -109,7 +67,7 @@ pub struct ProducerMachine {
 struct Session {
     channel: Channel,
     instance: u64,
-    domain: keyway_fabric::DomainId,
+    domain: DomainId,
     offers_max: u16,
     state: State,
     /// A batch whose bind is posted: its `Offer` goes out before anything else.
@@ -118,8 +76,8 @@ struct Session {
 
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    window: keyway_fabric::WindowId,
-    span: keyway_fabric::SharedSpan,
+    window: WindowId,
+    span: SharedSpan,
     number: u64,
 }
 
@@ -306,179 +264,6 @@ impl ProducerMachine {
         self.close(Error::Lost { server, reason: format!("the broker broke the protocol: {what}") });
     }
 
-    fn message(&mut self, op: Op, span: LocalSpan, memory: &dyn Memory) {
-        let Some(session) = &mut self.session else { return };
-        session.channel.repost(op);
-        if matches!(session.state, State::ToClose | State::ExpectDown) {
-            return;
-        }
-        let received: Received<ToClientRef<'_>> = match session.channel.receive(memory, span) {
-            Ok(received) => received,
-            Err(error) => return self.broke(error.to_string()),
-        };
-        match received.message {
-            ToClientRef::Credit(_) => {}
-            ToClientRef::TopicOpened(opened) => self.opened(opened),
-            ToClientRef::Committed(committed) => {
-                let topic = committed.topic.to_native();
-                for commit in committed.commits.iter().map(|commit| commit.to_native()) {
-                    self.committed(topic, commit.number, (commit.base_sequence, commit.time));
-                }
-            }
-            ToClientRef::Withdraw(withdraw) => self.offers.ended(withdraw.number.to_native()),
-            ToClientRef::Failed(failed) => self.failed(failed),
-            ToClientRef::ShuttingDown(_) => self.shutting_down = true,
-            other => self.broke(format!("a {} came to a producer", other.name())),
-        }
-    }
-
-    fn opened(&mut self, opened: &ArchivedTopicOpened) {
-        let Some(session) = &mut self.session else { return };
-        let State::ExpectOpened { request, .. } = session.state else {
-            return self.broke("a topic was opened that was not asked for".into());
-        };
-        if opened.request.to_native() != request {
-            return self.broke(format!("TopicOpened answers {}, asked was {request}", opened.request));
-        }
-        session.state = State::Open { topic: opened.topic.to_native() };
-        self.limits = Some(Limits {
-            record_max: opened.record_max.to_native(),
-            batch_max: opened.batch_max.to_native(),
-            publish_max: u32::try_from(session.channel.publish_max()).unwrap_or(u32::MAX),
-        });
-        let last_number = opened.last_number.to_native();
-        let fresh = self.instance.is_some_and(|instance| instance != session.instance);
-        self.counts.reconnects += u64::from(self.instance.is_some());
-        self.instance = Some(session.instance);
-        self.shutting_down = false;
-        let blame = self.blame.take();
-        let reopened = self.flights.reopened(last_number, fresh, blame.is_some());
-        for flight in reopened.unknown {
-            let server = self.config.server.clone();
-            let reason = "the broker has forgotten this producer: the batch may be in the log or not".into();
-            self.fail_batch(flight, Error::Lost { server, reason });
-        }
-        if let (Some(flight), Some(cause)) = (reopened.refused, blame) {
-            self.fail_batch(flight, cause);
-        }
-    }
-
-    fn committed(&mut self, topic: u32, number: u64, receipt: (u64, u64)) {
-        let state = self.session.as_ref().map(|session| session.state);
-        if !matches!(state, Some(State::Open { topic: open } ) if open == topic) {
-            return self.broke(format!("a batch of topic {topic} was committed, which is not open"));
-        }
-        self.offers.ended(number);
-        match self.flights.committed(number) {
-            Ok(Some(Flight { ticket, bytes, .. })) => {
-                self.counts.batches += 1;
-                self.outcomes.push_back(Outcome { ticket, result: Ok(receipt), bytes });
-            }
-            Ok(None) => {}
-            Err(expected) => self.broke(format!("batch {number} was committed while {expected} is not")),
-        }
-    }
-
-    fn failed(&mut self, failed: &ArchivedFailed) {
-        let request = failed.request.to_native();
-        let code = failed.code.to_native();
-        let known = Code::from_number(code);
-        let refused = |what: &str| Error::refused(what, code, failed.text.as_str());
-        let Some(session) = &self.session else { return };
-        if matches!(session.state, State::ExpectOpened { request: asked, .. } if asked == request) {
-            let error = refused(&format!("to open the topic {}", self.config.topic));
-            if !error.is_retryable() {
-                self.fatal = Some(error.clone());
-            }
-            return self.close(error);
-        }
-        match known {
-            Some(Code::BatchTooLarge | Code::BatchInvalid | Code::PoolExhausted | Code::TopicRemoved) => {
-                let error = refused("a batch");
-                self.blame = Some(error.clone());
-                self.close(error);
-            }
-            Some(Code::Evicted) => {
-                self.fatal = Some(refused("to go on with the session"));
-                self.close(refused("to go on with the session"));
-            }
-            _ => self.close(refused("to go on with the session")),
-        }
-    }
-
-    /// Writes the next messages into the channel, or returns a bind that must come first.
-    fn fill(&mut self, now: Now, memory: &mut dyn Memory) -> Option<Transmit> {
-        let session = self.session.as_mut()?;
-        loop {
-            if session.channel.room() == 0 {
-                return None;
-            }
-            match session.state {
-                State::ToOpen => {
-                    self.requests += 1;
-                    let message = ToBroker::from(OpenTopic {
-                        request: self.requests,
-                        topic: self.config.topic.to_string(),
-                        settings: self.config.settings,
-                        producer: self.config.producer,
-                    });
-                    session.state = State::ExpectOpened { request: self.requests, until: now.time + OPEN_TIMEOUT };
-                    session.channel.send(memory, &message).expect("a request with the longest topic name fits a slot");
-                }
-                State::Open { topic } => {
-                    if let Some(bound) = session.bound.take() {
-                        let message = ToBroker::from(Offer {
-                            topic,
-                            number: bound.number,
-                            address: memory.address(bound.span),
-                            len: bound.span.len as u32,
-                            key: memory.key(bound.window).0,
-                        });
-                        session.channel.send(memory, &message).expect("an offer fits a slot");
-                        continue;
-                    }
-                    let limits = self.limits?;
-                    match self.flights.next_len() {
-                        None if self.leaving && self.flights.len() == 0 && self.offers.is_idle() => {
-                            session.channel.send(memory, &ToBroker::from(Goodbye {})).expect("a goodbye fits a slot");
-                            session.state = State::Left;
-                        }
-                        None => return None,
-                        Some(len) if len as u64 > u64::from(limits.batch_max) => {
-                            // The topic is another one than when the batch was built.
-                            let text = format!("the batch has {len} bytes, the topic takes {}", limits.batch_max);
-                            let cause = Error::refused("a batch", Code::BatchTooLarge.number(), text);
-                            let flight = self.flights.drop_next().expect("there is a next batch");
-                            let Flight { ticket, bytes, .. } = flight;
-                            self.outcomes.push_back(Outcome { ticket, result: Err(cause), bytes });
-                        }
-                        Some(len) if len as u64 <= u64::from(limits.publish_max) => {
-                            let flight = self.flights.next(topic, self.config.producer).expect("there is a next batch");
-                            let message = ToBroker::from(Publish { topic });
-                            let sent = session.channel.send_with(memory, &message, len, |to| {
-                                to.copy_from_slice(&flight.bytes);
-                            });
-                            sent.expect("a batch up to publish_max fits a slot");
-                            self.counts.retries += u64::from(self.flights.mark_sent());
-                        }
-                        Some(len) => {
-                            let ready = self.offers.ready(len as u64, session.offers_max, session.domain)?;
-                            let flight = self.flights.next(topic, self.config.producer).expect("there is a next batch");
-                            memory.write(ready.span, &flight.bytes);
-                            let number = flight.number;
-                            let (bind, window) = self.offers.bind(session.channel.link(), ready, number);
-                            session.bound = Some(Bound { window, span: ready.span, number });
-                            self.counts.offers += 1;
-                            self.counts.retries += u64::from(self.flights.mark_sent());
-                            return Some(bind);
-                        }
-                    }
-                }
-                State::ExpectOpened { .. } | State::Left | State::ToClose | State::ExpectDown => return None,
-            }
-        }
-    }
-
     fn down(&mut self) {
         self.session = None;
         self.flights.session_lost();
@@ -557,6 +342,3 @@ impl Machine for ProducerMachine {
         Some(Transmit::Post { link, op: post.op, work: post.work })
     }
 }
-
-#[cfg(test)]
-mod tests;

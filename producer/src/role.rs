@@ -151,9 +151,9 @@ impl ProducerRole {
     /// Gives batches to the machine while it would send them at once.
     fn submit(&mut self, now: Now) -> usize {
         let mut work = 0;
-        while self.machine.room() {
+        while self.shared.is_stocked() && self.machine.room() {
             let lingered = self.lingered(now);
-            let Some(FullBatch { bytes, records, completion }) = self.shared.lock().next(lingered) else { break };
+            let Some(FullBatch { bytes, records, completion }) = self.shared.next(lingered) else { break };
             self.open_since = None;
             let ticket = self.machine.submit(bytes, records);
             self.submitted += 1;

@@ -5,12 +5,16 @@ use super::*;
 use keyway_channel::ChannelConfig;
 use keyway_client::ErrorKind;
 use keyway_fabric::soft::{SoftConfig, SoftFabric};
-use keyway_fabric::{DomainId, DownCause, EndpointConfig, Fabric, Key, Outcome as Done, Work, WorkError};
+use keyway_fabric::{
+    DownCause, EndpointAddress, EndpointConfig, Fabric, Key, LocalSpan, Op, Outcome as Done, Work, WorkError,
+};
 use keyway_schema::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder};
 use keyway_schema::limits::{CONTROL_SLOT, PUBLISH_SLOT};
-use keyway_schema::message::{Commit, Committed, Failed, Lagged, ShuttingDown, TopicOpened, Withdraw};
+use keyway_schema::message::{
+    Commit, Committed, Credit, Failed, Lagged, Offer, Publish, ShuttingDown, TopicOpened, Withdraw,
+};
 use keyway_schema::record::{RecordRef, batch_max};
-use keyway_schema::{ToBrokerRef, ToClient};
+use keyway_schema::{Code, ToBrokerRef, ToClient, TopicName};
 
 const GENERATION: u32 = 5;
 const TOPIC: u32 = 3;
@@ -58,7 +62,7 @@ impl Bench {
         }
     }
 
-    fn endpoint(fabric: &mut SoftFabric, domain: DomainId) -> (LinkId, keyway_fabric::EndpointAddress) {
+    fn endpoint(fabric: &mut SoftFabric, domain: DomainId) -> (LinkId, EndpointAddress) {
         fabric.endpoint(EndpointConfig { domain, send_depth: 16, receive_depth: 16, remote_read: true }).unwrap()
     }
 
@@ -253,7 +257,7 @@ fn a_batch_in_flight_is_bounded_by_what_the_broker_remembers() {
     for number in 1..=IN_FLIGHT_MAX as u64 {
         assert!(bench.machine.room(), "{number}");
         bench.submit(1);
-        bench.tell(keyway_schema::message::Credit {});
+        bench.tell(Credit {});
     }
     assert!(!bench.machine.room());
     bench.tell(committed([1]));
