@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 const EXAMPLES: &str = "\
 Examples:
   keyway-broker
-      on 127.0.0.1:4480, with a pool of 256 MiB
+      on 127.0.0.1:4480, with a pool of 512 MiB
   keyway-broker --listen 0.0.0.0:4480 --unix /run/keyway.sock --pool-size 4GiB
       for other hosts, and for this one over a Unix socket
   keyway-broker --listen 127.0.0.1:0 --log debug
@@ -37,14 +37,14 @@ pub(crate) struct Options {
     unix: Option<PathBuf>,
 
     /// Memory for records
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
     pool_size: u64,
 
     /// The pieces that the pool is cut into, each of which belongs to one topic at a time: a multiple of 4 KiB
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = size)]
     segment_size: u64,
 
-    /// The most segments that a topic keeps; then its oldest goes [default: 16, or all of a smaller pool]
+    /// The most segments that a topic keeps; then its oldest goes [default: 32, or half of a smaller pool]
     #[arg(long, value_name = "N")]
     topic_segments: Option<u32>,
 

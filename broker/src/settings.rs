@@ -20,8 +20,9 @@ const END_KEPT_FREE: u64 = 8;
 /// The fewest segments of a pool and of a ring: while one is being dropped, another is written.
 const SEGMENTS_MIN: u64 = TOPIC_SEGMENTS_MIN as u64;
 
-/// The most segments of a ring unless configured otherwise: 64 MiB of a topic's latest records with the default segment.
-const TOPIC_SEGMENTS_DEFAULT: u64 = 16;
+/// The most segments of a ring unless configured otherwise: 128 MiB of a topic's latest records with the default segment. It
+/// is half of a pool that has fewer than twice as many, so that one topic alone never takes the whole pool.
+const TOPIC_SEGMENTS_DEFAULT: u32 = 32;
 
 /// The most sessions that can be configured. Each costs two descriptors and, for a producer, 1 MiB of receive slots.
 const SESSIONS_CEILING: u32 = 16_384;
@@ -47,7 +48,7 @@ pub enum Idle {
     Frugal,
 }
 
-/// What a broker is made of. The defaults take at most 600 MiB with 256 sessions.
+/// What a broker is made of. The defaults take less than 1 GiB: the pool, as far as it is used, and a MiB for each producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -55,7 +56,7 @@ pub struct Settings {
     pub pool_size: u64,
     /// A segment's size in bytes: a multiple of 4096.
     pub segment_size: u64,
-    /// The most segments of a topic's ring, or none for 16, or all of a smaller pool.
+    /// The most segments of a topic's ring; unless set, 32, or half of a smaller pool.
     pub topic_segments: Option<u32>,
     /// The largest record in bytes of key, headers and payload.
     pub record_max: u64,
@@ -78,7 +79,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pool_size: 256 << 20,
+            pool_size: 512 << 20,
             segment_size: 4 << 20,
             topic_segments: None,
             record_max: RECORD_MAX_DEFAULT.into(),
@@ -187,7 +188,7 @@ impl Settings {
 
     fn check_topic_segments(&self, segments: u32) -> Result<u32, BrokerError> {
         let Some(chosen) = self.topic_segments else {
-            return Ok(segments.min(TOPIC_SEGMENTS_DEFAULT as u32));
+            return Ok((segments / 2).clamp(TOPIC_SEGMENTS_MIN, TOPIC_SEGMENTS_DEFAULT));
         };
         within("topic-segments", chosen.into(), SEGMENTS_MIN, segments.into())?;
         Ok(chosen)
@@ -226,17 +227,19 @@ mod tests {
     #[test]
     fn the_defaults_fit_each_other() {
         let sizes = Settings::default().sizes().unwrap();
-        assert_eq!(sizes.segments, 64);
-        assert_eq!(sizes.topic_segments, 16);
-        assert_eq!(sizes.pool_len(), 256 << 20);
+        assert_eq!(sizes.segments, 128);
+        assert_eq!(sizes.topic_segments, 32);
+        assert_eq!(sizes.pool_len(), 512 << 20);
     }
 
     #[test]
-    fn a_small_pool_gives_a_topic_all_of_its_segments_and_the_rest_is_left() {
-        let settings = Settings { pool_size: (9 << 20) + 5, ..Settings::default() };
-        let sizes = settings.sizes().unwrap();
-        assert_eq!((sizes.segments, sizes.topic_segments), (2, 2));
-        assert_eq!(sizes.pool_len(), 8 << 20);
+    fn a_topic_gets_half_of_a_small_pool_and_a_piece_of_a_segment_is_left() {
+        for (segments, topic_segments) in [(2, 2), (3, 2), (5, 2), (40, 20), (63, 31), (64, 32), (1000, 32)] {
+            let settings = Settings { pool_size: segments * (4 << 20) + 5, ..Settings::default() };
+            let sizes = settings.sizes().unwrap();
+            assert_eq!((u64::from(sizes.segments), sizes.topic_segments), (segments, topic_segments));
+            assert_eq!(sizes.pool_len(), segments * (4 << 20));
+        }
     }
 
     #[test]
@@ -264,8 +267,8 @@ mod tests {
             (Settings { record_max: 0, ..default() }, "record-max is"),
             (Settings { record_max: u64::MAX, ..default() }, "record-max is"),
             (Settings { pool_size: u64::MAX, segment_size: 64 << 10, record_max: 100, ..default() }, "pool-size is"),
-            (Settings { topic_segments: Some(1), ..default() }, "topic-segments is 1, and must be from 2 to 64"),
-            (Settings { topic_segments: Some(65), ..default() }, "topic-segments is 65"),
+            (Settings { topic_segments: Some(1), ..default() }, "topic-segments is 1, and must be from 2 to 128"),
+            (Settings { topic_segments: Some(129), ..default() }, "topic-segments is 129"),
             (Settings { sessions_max: 0, ..default() }, "sessions-max is 0"),
             (Settings { topics_max: 0, ..default() }, "topics-max is 0"),
             (Settings { grace_max: Duration::ZERO, ..default() }, "grace-max is 0s, and must be from 1ms to 7days"),
