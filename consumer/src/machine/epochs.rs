@@ -81,8 +81,7 @@ impl Epochs {
     /// Takes in a new grant.
     pub(super) fn admit(&mut self, grant: Grant) -> Result<(), Fault> {
         let epoch = grant.epoch;
-        let impossible =
-            |what, value, expected: String| Err(Fault::Grant { epoch, what, value, expected });
+        let impossible = |what, value, expected: String| Err(Fault::Grant { epoch, what, value, expected });
         if Some(epoch) != self.newest.checked_add(1) {
             return impossible("the epoch", epoch, format!("the one behind {}", self.newest));
         }
@@ -95,7 +94,11 @@ impl Epochs {
             return impossible("the offset", grant.offset, format!("the superseded grant's {}", old.grant.offset));
         }
         if self.held.len() >= usize::from(self.depth) {
-            return impossible("the number of grants held", self.held.len() as u64 + 1, format!("at most {}", self.depth));
+            return impossible(
+                "the number of grants held",
+                self.held.len() as u64 + 1,
+                format!("at most {}", self.depth),
+            );
         }
         self.newest = epoch;
         self.dead = self.dead.max(grant.supersedes);

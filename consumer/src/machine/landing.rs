@@ -203,11 +203,9 @@ mod tests {
 
     #[test]
     fn the_budget_is_cut_into_arenas_that_hold_the_longest_batch() {
-        for (batch_max, arenas, size) in [
-            (64, 16, 1 << 20),
-            ((1 << 20) + 72, 15, (1 << 20) + 2 * 4096),
-            (64 << 20, 2, (64 << 20) + 4096),
-        ] {
+        for (batch_max, arenas, size) in
+            [(64, 16, 1 << 20), ((1 << 20) + 72, 15, (1 << 20) + 2 * 4096), (64 << 20, 2, (64 << 20) + 4096)]
+        {
             assert_eq!(Landing::new(16 << 20).want(batch_max), Some(Output::Land { arenas, size }));
         }
     }

@@ -26,8 +26,14 @@ pub(super) struct Session {
 #[derive(Clone, Debug)]
 enum State {
     /// `Subscribe` was not sent yet, for want of room.
-    SendSubscribe { request: u32, deadline: Time },
-    ExpectSubscribed { request: u32, deadline: Time },
+    SendSubscribe {
+        request: u32,
+        deadline: Time,
+    },
+    ExpectSubscribed {
+        request: u32,
+        deadline: Time,
+    },
     Subscribed(Box<Subscription>),
     /// `Unsubscribe` was sent.
     SayGoodbye,
@@ -173,7 +179,9 @@ impl Session {
 
     pub(super) fn handle_timeout(&mut self, now: Now, subscribe_timeout: Duration) -> Result<(), Fault> {
         match &mut self.state {
-            State::SendSubscribe { deadline, .. } | State::ExpectSubscribed { deadline, .. } if *deadline <= now.time => {
+            State::SendSubscribe { deadline, .. } | State::ExpectSubscribed { deadline, .. }
+                if *deadline <= now.time =>
+            {
                 let after_ms = u64::try_from(subscribe_timeout.as_millis()).unwrap_or(u64::MAX);
                 Err(Fault::SubscribeTimeout { after_ms })
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use keyway_fabric::{Key, Memory, Now, Op, Outcome, Time, WorkError};
 use keyway_schema::limits::{DEPTH_MAX, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN};
 use keyway_schema::message::{
-    Arm, ArchivedGrant, ArchivedLagged, ArchivedRevoked, ArchivedSubscribed, ArchivedWake, Release, Scope,
+    ArchivedGrant, ArchivedLagged, ArchivedRevoked, ArchivedSubscribed, ArchivedWake, Arm, Release, Scope,
 };
 use keyway_schema::{ToBroker, record};
 
@@ -70,7 +70,12 @@ impl Subscription {
         let segment_size = told.segment_size.to_native();
         within("the segment size", segment_size.into(), SEGMENT_MIN.into(), SEGMENT_MAX.into())?;
         let batch_max = told.batch_max.to_native();
-        within("the longest batch", batch_max.into(), record::batch_max(0).into(), (segment_size - SEGMENT_HEADER).into())?;
+        within(
+            "the longest batch",
+            batch_max.into(),
+            record::batch_max(0).into(),
+            (segment_size - SEGMENT_HEADER).into(),
+        )?;
         let depth = told.depth.to_native();
         within("the depth", depth.into(), 1, DEPTH_MAX.into())?;
         let offset = told.offset.to_native();

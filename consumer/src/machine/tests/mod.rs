@@ -12,8 +12,8 @@ use std::collections::{HashMap, VecDeque};
 use keyway_channel::ChannelConfig;
 use keyway_fabric::memory::{Claim, LocalMemory, SlotRange, Use};
 use keyway_fabric::{
-    Event, Key, LinkId, LocalId, LocalSpan, Machine, Memory, Now, Op, Outcome, RemoteSpan, SharedId, SharedSpan, Target,
-    Time, Transmit, View, Waker, WallTime, WindowId, Work, WorkError,
+    Event, Key, LinkId, LocalId, LocalSpan, Machine, Memory, Now, Op, Outcome, RemoteSpan, SharedId, SharedSpan,
+    Target, Time, Transmit, View, Waker, WallTime, WindowId, Work, WorkError,
 };
 use keyway_schema::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder, BatchHeader};
 use keyway_schema::limits::{CONTROL_SLOT, SEGMENT_HEADER};
@@ -344,7 +344,8 @@ impl Bench {
         match transmit {
             Transmit::Post { op, work: Work::Recv { into }, .. } => self.receives.push_back((op, into)),
             Transmit::Post { op, work: Work::Send { from }, .. } => {
-                let (_, message) = ToBrokerRef::decode(self.locals.bytes(from)).expect("the machine sends valid messages");
+                let (_, message) =
+                    ToBrokerRef::decode(self.locals.bytes(from)).expect("the machine sends valid messages");
                 let message = message.to_message();
                 self.owed += 1;
                 if !matches!(message, ToBroker::Credit(_)) {
