@@ -177,7 +177,7 @@ impl Epochs {
     /// Gives up every epoch that can be released, and returns the newest of them.
     pub(super) fn release(&mut self) -> Option<u64> {
         let count = self.releasable();
-        let last = self.held.drain(..count).last()?;
+        let last = self.held.drain(..count).next_back()?;
         self.released = last.grant.epoch;
         Some(self.released)
     }

@@ -78,7 +78,7 @@ impl Flights {
 
     /// The next READ to take in, once it and all before it are over.
     pub(super) fn next_done(&mut self) -> Option<Flight> {
-        self.queue.pop_front_if(|flight| flight.done)
+        if self.queue.front()?.done { self.queue.pop_front() } else { None }
     }
 }
 

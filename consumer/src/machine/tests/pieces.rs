@@ -142,7 +142,7 @@ fn pieces_go_from_arena_to_arena() {
         let sequence = bench.log.next;
         let offset = bench.log.append_one(15_000);
         bench.grant_batches(offset, sequence);
-        if sequence % 3 == 0 {
+        if sequence.is_multiple_of(3) {
             bench.complete_all();
         }
     }

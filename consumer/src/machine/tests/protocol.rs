@@ -18,6 +18,7 @@ fn reading() -> Bench {
 #[test]
 fn every_message_that_cannot_be_true_ends_the_session_with_its_reason() {
     type Break = fn(&mut Bench) -> ToClient;
+    type Case = (&'static str, Box<dyn Fn(&mut Bench) -> ToClient>);
     let grant = |change: fn(&mut Grant)| {
         move |bench: &mut Bench| {
             let mut grant = bench.segment_grant(2, 0, 1);
@@ -25,7 +26,7 @@ fn every_message_that_cannot_be_true_ends_the_session_with_its_reason() {
             ToClient::from(grant)
         }
     };
-    let cases: Vec<(&str, Box<dyn Fn(&mut Bench) -> ToClient>)> = vec![
+    let cases: Vec<Case> = vec![
         ("epoch 3", Box::new(grant(|grant| grant.epoch = 3))),
         ("superseded epoch", Box::new(grant(|grant| grant.supersedes = 2))),
         ("the offset", Box::new(grant(|grant| grant.offset = u64::MAX - 7))),
@@ -59,7 +60,8 @@ fn every_message_that_cannot_be_true_ends_the_session_with_its_reason() {
 
 #[test]
 fn a_subscription_that_cannot_be_true_ends_the_session() {
-    let cases: [(&str, fn(&mut Subscribed)); 9] = [
+    type Case = (&'static str, fn(&mut Subscribed));
+    let cases: [Case; 9] = [
         ("another request", |told| told.request += 1),
         ("the segment size", |told| told.segment_size = 100),
         ("the segment size", |told| told.segment_size = u32::MAX),

@@ -1,0 +1,385 @@
+//! What joins the machine to the application: views and arenas, items, events, the end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flume::{Sender, TrySendError};
+use keyway_client::{Connected, Error, Progress, Role, SessionPlan};
+use keyway_fabric::{DomainId, Event as FabricEvent, Fabric, LocalId, Machine, Memory, Now, Time, Transmit, View};
+use keyway_schema::bootstrap::Role as Part;
+use keyway_schema::limits::CONTROL_SLOT;
+
+use crate::Event;
+use crate::events::EventSink;
+use crate::machine::{ConsumerMachine, Counters, LandingMemory, Output};
+use crate::record::{Record, Run};
+use crate::stats::StatsCell;
+
+/// Receive slots for the broker's messages: twice the most grants that a subscription may hold, so that the broker never
+/// waits for credits with a grant.
+const RECEIVE_SLOTS: u16 = 128;
+
+/// The most send slots: a consumer answers a grant with one message at most.
+const SEND_SLOTS_MAX: u16 = 64;
+
+/// How long a consumer that was dropped takes to say goodbye.
+const ABANDON_TIME: Duration = Duration::from_millis(200);
+
+/// How much of a close's deadline is kept for ending the thread.
+const END_SHARE: u32 = 4;
+const END_TIME_MAX: Duration = Duration::from_millis(50);
+
+/// How often gaps are logged at most.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Items that wait for the application. Each holds landing memory, which is what bounds them in the first place; this
+/// bounds the many small ones of message scope.
+pub(crate) const ITEMS_MAX: usize = 1024;
+
+/// What the application asks for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Say goodbye to the broker, then end.
+    Close { deadline: Duration, reply: Sender<Result<(), Error>> },
+}
+
+/// Something for the application, in the order of the log.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Batches(Run),
+    Record(Record),
+    /// A gap or a new log; then it goes on.
+    Notice(Error),
+}
+
+/// What driver and application share besides the items.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) stats: StatsCell,
+    /// The driver could not hand over an item: whoever takes one wakes it.
+    stalled: AtomicBool,
+    /// What ended the consumer.
+    end: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    /// Whether the driver waits for an item to be taken; it is told once.
+    pub(crate) fn take_stall(&self) -> bool {
+        // SeqCst, paired with `ConsumerRole::has_room`: either the driver finds the room that was just made, or this finds
+        // that it stalled.
+        self.stalled.load(Ordering::SeqCst) && self.stalled.swap(false, Ordering::SeqCst)
+    }
+
+    /// What ended the consumer, if it did not end in order.
+    pub(crate) fn end(&self) -> Option<Error> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_end(&self, error: Error) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// A consumer's role.
+#[derive(Debug)]
+pub(crate) struct ConsumerRole {
+    machine: ConsumerMachine,
+    shared: Arc<Shared>,
+    server: String,
+    items: Sender<Item>,
+    events: EventSink,
+    domain: Option<DomainId>,
+    landing: Option<LandingMemory>,
+    /// A view of the arena that is being filled, so that its last view is gone only once, after it has been retired.
+    anchor: Option<(LocalId, u32, View)>,
+    retired: Vec<(LocalId, u32)>,
+    published: Counters,
+    opened: bool,
+    closing: Option<Closing>,
+    lag: LagLog,
+    end: Option<Option<Error>>,
+}
+
+/// A close that is under way.
+#[derive(Debug)]
+struct Closing {
+    until: Time,
+    after: Duration,
+    reply: Option<Sender<Result<(), Error>>>,
+}
+
+/// Gaps that were not logged yet.
+#[derive(Debug, Default)]
+struct LagLog {
+    logged: u64,
+    next: Time,
+}
+
+impl ConsumerRole {
+    pub(crate) fn new(
+        machine: ConsumerMachine,
+        shared: Arc<Shared>,
+        server: String,
+        items: Sender<Item>,
+        events: EventSink,
+    ) -> Self {
+        Self {
+            machine,
+            shared,
+            server,
+            items,
+            events,
+            domain: None,
+            landing: None,
+            anchor: None,
+            retired: Vec::new(),
+            published: Counters::default(),
+            opened: false,
+            closing: None,
+            lag: LagLog::default(),
+            end: None,
+        }
+    }
+
+    /// Whether an item can be handed over now. If not, the driver is woken when one is taken.
+    fn has_room(&self) -> bool {
+        if !self.items.is_full() {
+            return true;
+        }
+        self.shared.stalled.store(true, Ordering::SeqCst);
+        !self.items.is_full()
+    }
+
+    /// Hands out what the machine has for the application, as far as there is room.
+    fn hand_over(&mut self, fabric: &mut dyn Fabric) -> Result<usize, Error> {
+        let mut work = 0;
+        while let Some(next) = self.machine.peek_output() {
+            if !matches!(next, Output::Land { .. } | Output::Retired { .. }) && !self.has_room() {
+                break;
+            }
+            work += 1;
+            let item = match self.machine.poll_output().expect("it was just seen") {
+                Output::Land { arenas, size } => {
+                    self.land(arenas, size, fabric)?;
+                    continue;
+                }
+                Output::Retired { local, slot } => {
+                    self.anchor = None;
+                    self.retired.push((local, slot));
+                    continue;
+                }
+                Output::Batches { span, from } => {
+                    let view = fabric.view(span);
+                    self.anchor(span.local, span.slot, &view);
+                    Item::Batches(Run::new(view, from))
+                }
+                Output::Record { span, sequence, time } => {
+                    let view = fabric.view(span);
+                    self.anchor(span.local, span.slot, &view);
+                    Item::Record(Record::alone(view, sequence, time))
+                }
+                Output::Lagged { from, to } => Item::Notice(Error::Lagged { from, to }),
+                Output::Restarted { instance } => Item::Notice(Error::Restarted { instance }),
+            };
+            match self.items.try_send(item) {
+                // Nobody will take it: the consumer is being dropped.
+                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+                Err(TrySendError::Full(_)) => unreachable!("this thread alone sends, and it has seen room"),
+            }
+        }
+        Ok(work)
+    }
+
+    fn anchor(&mut self, local: LocalId, slot: u32, view: &View) {
+        if self.anchor.as_ref().is_none_or(|(of, anchored, _)| (*of, *anchored) != (local, slot)) {
+            self.anchor = Some((local, slot, view.part(0, 0)));
+        }
+    }
+
+    /// Makes landing memory in place of what there was. What is viewed of that stays until its views are gone.
+    fn land(&mut self, arenas: u32, size: u32, fabric: &mut dyn Fabric) -> Result<(), Error> {
+        let failed = Error::fabric("making landing memory");
+        self.anchor = None;
+        self.retired.clear();
+        if let Some(old) = self.landing.take() {
+            fabric.free_local(old.local).map_err(&failed)?;
+            fabric.free_local(old.word).map_err(&failed)?;
+        }
+        let domain = self.domain.expect("the driver prepares a role before anything else");
+        let local = fabric.local(domain, arenas, size).map_err(&failed)?;
+        let word = fabric.local(domain, 1, 8).map_err(&failed)?;
+        let memory = LandingMemory { local, arenas, size, word };
+        self.landing = Some(memory);
+        self.machine.landed(memory);
+        Ok(())
+    }
+
+    /// Gives back the arenas whose records the application has dropped.
+    fn reclaim(&mut self, fabric: &mut dyn Fabric) -> usize {
+        let before = self.retired.len();
+        let machine = &mut self.machine;
+        self.retired.retain(|(local, slot)| {
+            let free = fabric.reset(*local, *slot);
+            if free {
+                machine.arena_free(*local, *slot);
+            }
+            !free
+        });
+        before - self.retired.len()
+    }
+
+    fn publish(&mut self) {
+        let counters = *self.machine.counters();
+        if counters != self.published {
+            self.published = counters;
+            self.shared.stats.store(&counters);
+        }
+        self.events.hand_over(self.machine.events());
+    }
+
+    /// Says how many records were missed, once a second at most.
+    fn log_lag(&mut self, now: Now) {
+        let lagged = self.published.lagged;
+        if lagged > self.lag.logged && self.lag.next <= now.time {
+            let topic = &self.machine.config().topic;
+            tracing::warn!(%topic, records = lagged - self.lag.logged, "the ring dropped records before they were read");
+            self.lag = LagLog { logged: lagged, next: now.time + LOG_INTERVAL };
+        }
+    }
+
+    fn close(&mut self, now: Now, deadline: Duration, reply: Option<Sender<Result<(), Error>>>) {
+        self.machine.leave();
+        let kept = END_TIME_MAX.min(deadline / END_SHARE);
+        self.closing = Some(Closing { until: now.time + deadline.saturating_sub(kept), after: deadline, reply });
+    }
+
+    /// Ends the consumer when it has left, or cannot in time.
+    fn closed(&mut self, now: Now) -> usize {
+        let Some(closing) = &mut self.closing else { return 0 };
+        let left = self.machine.has_left();
+        if !left && closing.until > now.time {
+            return 0;
+        }
+        let result = if left {
+            Ok(())
+        } else {
+            let what = format!("saying goodbye to {}", self.server);
+            Err(Error::Timeout { what, after: closing.after, last: None })
+        };
+        if let Some(reply) = closing.reply.take() {
+            // Whoever asked may have gone.
+            let _ = reply.send(result.clone());
+        }
+        self.closing = None;
+        self.end = Some(result.err());
+        1
+    }
+
+    /// Ends the consumer if the broker has refused it for good.
+    fn refused(&mut self) -> usize {
+        let Some(refusal) = self.machine.refusal() else { return 0 };
+        if self.end.is_some() {
+            return 0;
+        }
+        let what = format!("the subscription to {}", self.machine.config().topic);
+        let error = Error::refused(what, refusal.code, &refusal.text);
+        self.shared.set_end(error.clone());
+        self.end = Some(Some(error));
+        1
+    }
+}
+
+impl Machine for ConsumerRole {
+    fn handle(&mut self, now: Now, event: FabricEvent, memory: &mut dyn Memory) {
+        self.machine.handle(now, event, memory);
+    }
+
+    fn handle_timeout(&mut self, now: Now, memory: &mut dyn Memory) {
+        self.machine.handle_timeout(now, memory);
+    }
+
+    fn timeout(&self) -> Option<Time> {
+        let closing = self.closing.as_ref().map(|closing| closing.until);
+        self.machine.timeout().into_iter().chain(closing).min()
+    }
+
+    fn transmit(&mut self, now: Now, memory: &mut dyn Memory) -> Option<Transmit> {
+        self.machine.transmit(now, memory)
+    }
+}
+
+impl Role for ConsumerRole {
+    type Command = Command;
+
+    fn plan(&self) -> SessionPlan {
+        let config = self.machine.config();
+        SessionPlan {
+            role: Part::Consumer,
+            name: config.name.clone(),
+            receive_slots: RECEIVE_SLOTS,
+            receive_size: CONTROL_SLOT,
+            send_slots_max: SEND_SLOTS_MAX,
+            send_size_max: CONTROL_SLOT,
+            work_depth: config.work_depth(),
+            remote_read: false,
+            offers_max: 0,
+        }
+    }
+
+    fn prepare(&mut self, domain: DomainId, _fabric: &mut dyn Fabric) -> Result<(), Error> {
+        self.domain = Some(domain);
+        Ok(())
+    }
+
+    fn command(&mut self, now: Now, command: Command) {
+        let Command::Close { deadline, reply } = command;
+        self.close(now, deadline, Some(reply));
+    }
+
+    fn connected(&mut self, now: Now, connected: &Connected, _memory: &mut dyn Memory) {
+        self.machine.connected(now, connected.instance, connected.session, connected.channel);
+    }
+
+    fn disconnected(&mut self, _now: Now, cause: Error) -> Error {
+        self.machine.disconnected();
+        let Some(fault) = self.machine.last_fault() else {
+            self.machine.events().push(Event::SessionLost { code: None, reason: cause.to_string() });
+            return cause;
+        };
+        Error::Lost { server: self.server.clone(), reason: fault.to_string() }
+    }
+
+    fn turn(&mut self, now: Now, fabric: &mut dyn Fabric) -> Result<usize, Error> {
+        let mut work = self.hand_over(fabric)?;
+        work += self.reclaim(fabric);
+        self.opened |= self.machine.is_subscribed();
+        self.publish();
+        self.log_lag(now);
+        work += self.closed(now);
+        work += self.refused();
+        Ok(work)
+    }
+
+    fn progress(&self) -> Progress {
+        match &self.end {
+            Some(end) => Progress::Over(end.clone()),
+            None if self.opened => Progress::Ready { now: self.machine.is_subscribed() },
+            None => Progress::Opening,
+        }
+    }
+
+    fn fail(&mut self, _now: Now, cause: Error) {
+        if let Some(reply) = self.closing.take().and_then(|closing| closing.reply) {
+            let _ = reply.send(Err(cause.clone()));
+        }
+        self.publish();
+        self.shared.set_end(cause);
+    }
+
+    fn abandon(&mut self, now: Now) {
+        if self.closing.is_none() {
+            self.close(now, ABANDON_TIME, None);
+        }
+    }
+}
