@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -9,7 +11,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use keyway_fabric::{SystemClock, Time};
+use keyway_schema::Code;
+use keyway_schema::bootstrap::Bootstrap;
 use rustix::process::{Pid, Signal, kill_process};
+use support::{Socket, begin, expect_end, receive, receive_welcome};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway-broker"));
@@ -84,6 +89,54 @@ fn the_ready_line_names_every_place_and_a_signal_stops_it_with_status_0() {
         assert!(!path.exists());
         assert!(!stderr.contains("WARN") && !stderr.contains("ERROR"), "{stderr}");
     }
+}
+
+/// A session whose endpoint never comes up: it holds up a stop until the deadline.
+fn hold_up(broker: &Process) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+    stream.guard();
+    begin(&mut stream);
+    receive_welcome(&mut stream);
+    stream
+}
+
+#[test]
+fn a_stop_is_over_at_the_deadline_with_status_0() {
+    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "100ms"]);
+    let mut session = hold_up(&broker);
+    broker.signal(Signal::TERM);
+    expect_end(&mut session);
+    assert_eq!(broker.end().0, Some(0));
+}
+
+#[test]
+fn while_it_stops_new_clients_are_told_and_a_second_signal_ends_it_at_once() {
+    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "1h"]);
+    let _session = hold_up(&broker);
+    broker.signal(Signal::TERM);
+    loop {
+        let mut late = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+        late.guard();
+        begin(&mut late);
+        match receive(&mut late) {
+            // The signal has not arrived yet.
+            Bootstrap::Welcome { .. } => continue,
+            Bootstrap::Refused { code, .. } => assert_eq!(code, Code::ShuttingDown.number()),
+            other => panic!("{other:?} instead of Refused"),
+        }
+        break;
+    }
+    assert_eq!(broker.child.try_wait().unwrap(), None, "it waits for the session");
+    // What comes right behind the first signal counts as the same.
+    let status = loop {
+        if let Some(status) = broker.child.try_wait().unwrap() {
+            break status;
+        }
+        broker.signal(Signal::TERM);
+        std::thread::yield_now();
+    };
+    assert_eq!(status.code(), Some(1));
+    assert!(broker.end().1.contains("ended at once by a second signal"));
 }
 
 #[test]

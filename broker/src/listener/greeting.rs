@@ -89,9 +89,13 @@ pub(super) async fn recognise(socket: &mut Socket) -> Result<Greeting, Rejection
 /// Opens a session with the client that speaks on `socket`, up to `Ready`.
 pub(super) async fn bootstrap(socket: &mut Socket, inbox: &Inbox, fabric: &str) -> Result<Opened, Rejection> {
     let opening = expect_hello(receive(socket).await?, fabric)?;
-    let opened = ask(inbox, |reply| Request::Open { opening, reply }).await??;
+    let mut opened = ask(inbox, |reply| Request::Open { opening, reply }).await??;
     send(socket, &welcome(&opened, fabric)).await?;
-    let endpoint = expect_confirm(receive(socket).await?)?;
+    let answer = tokio::select! {
+        answer = receive(socket) => answer?,
+        closed = &mut opened.closed => return Err(closed.ok().flatten().unwrap_or_else(stopping).into()),
+    };
+    let endpoint = expect_confirm(answer)?;
     ask(inbox, |reply| Request::Confirm { session: opened.session.id(), endpoint, reply }).await??;
     send(socket, &Bootstrap::Ready).await?;
     Ok(opened)
