@@ -24,6 +24,10 @@ pub const PUBLISH_SLOT: u32 = 64 * 1024;
 /// The most entries of one `Committed`, so that it fits a control slot.
 pub const COMMITS_MAX: usize = 32;
 
+/// The latest receipts of each producer that a topic remembers. A producer has at most so many batches of a topic that are
+/// not acknowledged, so that whatever it sends again after a lost session is answered with its first receipt.
+pub const RECEIPTS_MAX: usize = 256;
+
 /// The largest record that a broker may be configured to take, in bytes of key, headers and payload: segments and offsets
 /// within them are counted in 32 bits.
 pub const RECORD_MAX_CEILING: u32 = 1 << 30;

@@ -89,12 +89,14 @@ pub struct TopicView {
 }
 
 /// A subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionView {
     /// Whose.
     pub session: SessionId,
     /// Its number in the session.
     pub subscription: u32,
+    /// The name that its client gave it, or nothing.
+    pub name: String,
     /// The topic's number.
     pub topic: u32,
     /// The most live windows it may have.

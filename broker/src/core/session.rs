@@ -1,41 +1,353 @@
-//! A session: one client's endpoint, its channel, and what it asked for.
+//! A session: one client's endpoint, its channel, what it opened, what it is to be told.
+//!
+//! What comes in is handled in [`requests`](super::requests) and [`publish`](super::publish), what goes out in
+//! [`transmit`](super::transmit).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
 use keyway_channel::Channel;
-use keyway_fabric::DownCause;
+use keyway_fabric::{DownCause, Memory, Now, Op, Outcome, RemoteSpan, SharedSpan, Time, Transmit, WorkError};
 use keyway_schema::bootstrap::Role;
+use keyway_schema::message::Commit;
+use keyway_schema::{Code, ToClient};
 
-use super::notice::{Notice, SessionId};
+use super::hub::Hub;
+use super::life::{Life, LifeEvent};
+use super::notice::{Notice, Refusal, SessionId};
+use super::slab::Place;
+use super::stock::Stock;
+use super::subscription::{Draft, Subscription};
+use super::timers::Timer;
+use super::window::{Event, State};
+
+/// Answers and commits that wait to be sent at most, before a session's messages are handled no more: its receive slots are then
+/// not posted again, so that a client that takes no answers gets to ask no questions.
+const BACKLOG_MAX: usize = 128;
 
 /// One client's connection.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
-    id: SessionId,
-    role: Role,
-    name: String,
-    channel: Channel,
-    closing: bool,
+    pub(super) me: Place,
+    pub(super) id: SessionId,
+    pub(super) role: Role,
+    pub(super) name: String,
+    pub(super) channel: Channel,
+    pub(super) life: Life,
+    /// Why the broker ends it, and whether that was sent.
+    pub(super) refusal: Option<Refusal>,
+    pub(super) is_told: bool,
+    /// Until when it may linger.
+    lingers_until: Option<Time>,
+    /// Whether it has been told that the broker stops.
+    pub(super) knows_of_stop: bool,
+    /// Answers to be sent, in order.
+    pub(super) replies: VecDeque<ToClient>,
+    /// Commits to be told, in order.
+    pub(super) commits: VecDeque<(u32, Commit)>,
+    /// Receives that are not posted again while the backlog is long.
+    held: VecDeque<Op>,
+    /// The topics that it publishes to, and as whom.
+    pub(super) opened: HashMap<u32, u64>,
+    /// Batches in topics' queues that wait for a segment.
+    pub(super) waiting: u32,
+    /// Offers being READ, in the order in which the READs are posted.
+    pub(super) reads: VecDeque<Read>,
+    pub(super) subscriptions: BTreeMap<u32, Subscription>,
+    pub(super) next_subscription: u32,
+    pub(super) stock: Stock,
+    /// A grant whose bind has just been posted.
+    pub(super) granting: Option<Draft>,
+    /// Subscriptions to look after.
+    pub(super) due: VecDeque<u32>,
+    /// Whether it stands in the core's queue.
+    pub(super) is_ready: bool,
+    timer: Option<Time>,
+}
+
+/// An offered batch being READ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) topic: u32,
+    pub(super) ticket: u64,
+    pub(super) producer: u64,
+    pub(super) number: u64,
+    pub(super) from: RemoteSpan,
+    pub(super) into: SharedSpan,
+    pub(super) deadline: Time,
+    pub(super) is_posted: bool,
+    pub(super) is_given_up: bool,
 }
 
 impl Session {
     pub(super) fn new(id: SessionId, role: Role, name: &str, channel: Channel) -> Self {
-        Self { id, role, name: name.to_owned(), channel, closing: false }
+        Self {
+            me: Place { index: 0, generation: 0 },
+            id,
+            role,
+            name: name.to_owned(),
+            channel,
+            life: Life::Connecting,
+            refusal: None,
+            is_told: false,
+            lingers_until: None,
+            knows_of_stop: false,
+            replies: VecDeque::new(),
+            commits: VecDeque::new(),
+            held: VecDeque::new(),
+            opened: HashMap::new(),
+            waiting: 0,
+            reads: VecDeque::new(),
+            subscriptions: BTreeMap::new(),
+            next_subscription: 1,
+            stock: Stock::default(),
+            granting: None,
+            due: VecDeque::new(),
+            is_ready: false,
+            timer: None,
+        }
     }
 
-    pub(super) const fn id(&self) -> SessionId {
-        self.id
+    // ---------------------------------------------------------------------------------------------------- its life
+
+    /// Takes an event of its life; closes the endpoint where it leads there.
+    pub(super) fn live(&mut self, event: LifeEvent, hub: &mut Hub) {
+        let Some(life) = self.life.after(event) else { return };
+        self.life = life;
+        if life == Life::Closing {
+            hub.chores.push_back(Transmit::Close { link: self.channel.link() });
+        }
     }
 
-    pub(super) const fn channel(&self) -> &Channel {
-        &self.channel
+    /// Ends it, saying why.
+    pub(super) fn end(&mut self, refusal: Refusal, now: Now, hub: &mut Hub) {
+        if !matches!(self.life, Life::Connecting | Life::Open) {
+            return;
+        }
+        if matches!(refusal.code, Code::Protocol | Code::Version | Code::Generation | Code::SubscriptionUnknown) {
+            hub.counters.protocol_errors += 1;
+        }
+        // An offer's place in the log is blocked until the endpoint is closed: others wait for it.
+        let linger = if self.reads.is_empty() { hub.config.linger } else { offer_linger(hub) };
+        self.refusal = Some(refusal);
+        self.lingers_until = Some(now.time + linger);
+        self.granting = None;
+        self.live(LifeEvent::End, hub);
+        self.set_timer(now.time, hub);
     }
 
-    /// Notes that its endpoint is being closed. Returns whether that is news.
-    pub(super) const fn close(&mut self) -> bool {
-        !std::mem::replace(&mut self.closing, true)
+    /// Its endpoint is gone: gives back everything that it had.
+    pub(super) fn dissolve(mut self, cause: DownCause, now: Now, hub: &mut Hub, memory: &mut dyn Memory) {
+        hub.timers.set(Timer::Session(self.me), &mut self.timer, None);
+        for read in std::mem::take(&mut self.reads) {
+            let _ = hub.read_ended(read.topic, read.ticket, false, now, memory);
+        }
+        let mut topics: Vec<_> = self.opened.iter().map(|(topic, producer)| (*topic, *producer)).collect();
+        topics.sort_unstable();
+        for (topic, producer) in topics {
+            hub.forget_waiting(topic, self.me);
+            if let Some(topic) = hub.topic_mut(topic)
+                && topic.publishers.get(&producer) == Some(&self.me)
+            {
+                topic.publishers.remove(&producer);
+            }
+        }
+        for subscription in self.subscriptions.values_mut() {
+            let timer = Timer::Subscription(self.me, subscription.me.subscription);
+            hub.timers.set(timer, &mut subscription.timer, None);
+            if let Some(topic) = hub.topic_mut(subscription.topic) {
+                topic.listeners.remove(subscription.me);
+            }
+        }
+        self.stock.free_all(hub, now.time);
+        let config = self.channel.config();
+        hub.chores.push_back(Transmit::FreeLocal { local: config.receive });
+        hub.chores.push_back(Transmit::FreeLocal { local: config.send });
+        if cause == DownCause::PeerViolation {
+            hub.counters.remote_access_violations += 1;
+            hub.notices.push(Notice::KeyViolation { id: self.id });
+        }
+        let (id, role, name, refusal) = (self.id, self.role, self.name, self.refusal);
+        hub.notices.push(Notice::SessionClosed { id, role, name, refusal, cause });
     }
 
-    /// What is told about its end.
-    pub(super) fn closed(&self, cause: DownCause) -> Notice {
-        Notice::SessionClosed { id: self.id, role: self.role, name: self.name.clone(), refusal: None, cause }
+    // ------------------------------------------------------------------------------------------------------- times
+
+    /// Sets its timer to the soonest of its times.
+    pub(super) fn set_timer(&mut self, now: Time, hub: &mut Hub) {
+        let linger = self.lingers_until.filter(|_| self.life == Life::Ending);
+        let offer = self.reads.iter().find(|read| !read.is_given_up).map(|read| read.deadline);
+        let offer = offer.filter(|_| matches!(self.life, Life::Open | Life::Ending));
+        let wanted = [linger, offer].into_iter().flatten().min().filter(|at| *at > now);
+        hub.timers.set(Timer::Session(self.me), &mut self.timer, wanted);
     }
+
+    /// Does what is due for the session as a whole.
+    pub(super) fn time_out(&mut self, now: Now, hub: &mut Hub) {
+        self.timer = None;
+        if self.life == Life::Ending && self.lingers_until.is_some_and(|until| until <= now.time) {
+            self.live(LifeEvent::LingerOver, hub);
+        }
+        let mut overdue = None;
+        for read in self.reads.iter_mut().filter(|read| !read.is_given_up && read.deadline <= now.time) {
+            read.is_given_up = true;
+            hub.give_up(read.topic, read.producer, read.number);
+            let (topic, number, code) = (read.topic, read.number, Code::OfferTimeout);
+            hub.notices.push(Notice::OfferFailed { id: self.id, topic, number, code });
+            overdue.get_or_insert(number);
+        }
+        if let Some(number) = overdue {
+            let timeout = hub.config.offer_timeout;
+            let text = format!("the offered batch {number} was not READ within {timeout:?}; send it again");
+            self.end(Refusal::new(Code::OfferTimeout, text), now, hub);
+        }
+        self.set_timer(now.time, hub);
+    }
+
+    /// Does what is due for a subscription: frees the windows of keys that are past their deadlines.
+    pub(super) fn time_out_subscription(&mut self, number: u32, now: Now, hub: &mut Hub) {
+        let Some(subscription) = self.subscriptions.get_mut(&number) else { return };
+        subscription.timer = None;
+        let mut forced = None;
+        let mut is_stuck = false;
+        while let Some(held) = subscription.grants.front().copied() {
+            let window = hub.windows.get(held.window);
+            let deadline = window.grant.map_or(Time::NEVER, |grant| grant.deadline);
+            if deadline > now.time || hub.faults.ignore_deadline {
+                break;
+            }
+            if !matches!(window.state, State::Released { .. } | State::Unbinding) {
+                forced = Some(held.epoch);
+            }
+            if window.state.is_busy() {
+                // A bind or unbind that did not complete for so long never will while the endpoint lives. Closing it
+                // completes it as flushed, and the window is freed then.
+                is_stuck = true;
+                break;
+            }
+            subscription.grants.pop_front();
+            self.stock.free(held.window, hub, now.time);
+        }
+        self.set_subscription_timer(number, now.time, hub);
+        if let Some(epoch) = forced {
+            hub.counters.revocations_forced += 1;
+            hub.notices.push(Notice::ForcedRevocation { id: self.id, subscription: number, epoch });
+            let text = format!("epoch {epoch} of subscription {number} was not released within its interval and grace");
+            self.end(Refusal::new(Code::GraceOver, text), now, hub);
+        }
+        if is_stuck {
+            let text = format!("the endpoint has not moved for the life of a key of subscription {number}");
+            self.end(Refusal::new(Code::Timeout, text), now, hub);
+            self.live(LifeEvent::Leave, hub);
+        }
+        if self.life == Life::Open {
+            self.needs_care(number);
+        }
+    }
+
+    /// Sets a subscription's timer to the soonest of its times that is not past: what is past was just done, or waits for the
+    /// endpoint.
+    pub(super) fn set_subscription_timer(&mut self, number: u32, now: Time, hub: &mut Hub) {
+        let Some(subscription) = self.subscriptions.get_mut(&number) else { return };
+        let wanted = subscription.wanted_time(hub).filter(|at| *at > now);
+        hub.timers.set(Timer::Subscription(self.me, number), &mut subscription.timer, wanted);
+    }
+
+    // ------------------------------------------------------------------------------------------------- bookkeeping
+
+    /// A subscription is to be looked after.
+    pub(super) fn needs_care(&mut self, number: u32) {
+        if let Some(subscription) = self.subscriptions.get_mut(&number)
+            && !std::mem::replace(&mut subscription.is_due, true)
+        {
+            self.due.push_back(number);
+        }
+    }
+
+    /// Posts a receive slot again, or keeps it while the backlog is long.
+    pub(super) fn repost(&mut self, op: Op) {
+        if self.has_backlog() {
+            self.held.push_back(op);
+        } else {
+            self.channel.repost(op);
+        }
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.replies.len() + self.commits.len() >= BACKLOG_MAX
+    }
+
+    /// Posts what was kept, once the backlog is short again.
+    pub(super) fn repost_held(&mut self) {
+        while !self.held.is_empty() && !self.has_backlog() {
+            self.held.pop_front().into_iter().for_each(|op| self.channel.repost(op));
+        }
+    }
+
+    /// Takes in the end of a bind or unbind of one of its windows.
+    pub(super) fn window_done(&mut self, place: Place, result: Result<Outcome, WorkError>, now: Now, hub: &mut Hub) {
+        self.stock.ended();
+        let window = hub.windows.get_mut(place);
+        let owner = window.grant.map(|grant| grant.subscription);
+        match result {
+            Ok(Outcome::Unbound) => {
+                let is_expected = window.take(Event::Unbound);
+                assert!(is_expected, "{:?} was unbound in state {:?}", window.id, window.state);
+                if let Some(grant) = window.grant.take() {
+                    hub.uncover(grant.segment);
+                    if grant.is_issued && !hub.faults.skip_quarantine {
+                        hub.quarantine.insert(grant.key, now.time);
+                    }
+                }
+                self.stock.unbound(place, hub, now.time);
+            }
+            Ok(_) => {
+                let is_expected = window.take(Event::Bound);
+                assert!(is_expected, "{:?} was bound in state {:?}", window.id, window.state);
+                if window.state == (State::Released { bound: true }) {
+                    self.stock.unbind_later(place);
+                }
+                return;
+            }
+            // The endpoint is in the error state: its `Down` follows.
+            Err(_) => self.stock.free(place, hub, now.time),
+        }
+        let Some(number) = owner else { return };
+        self.needs_care(number);
+        if let Some(subscription) = self.subscriptions.get_mut(&number) {
+            subscription.forget(place);
+            if subscription.is_ended && subscription.grants.is_empty() {
+                self.forget_subscription(number, now.time, hub);
+            }
+        }
+    }
+
+    /// Forgets a subscription that has ended and holds no window.
+    pub(super) fn forget_subscription(&mut self, number: u32, now: Time, hub: &mut Hub) {
+        let Some(mut subscription) = self.subscriptions.remove(&number) else { return };
+        hub.timers.set(Timer::Subscription(self.me, number), &mut subscription.timer, None);
+        self.stock.unreserve(subscription.depth, hub, now);
+    }
+
+    /// Whether the broker may end it without loss, once it stops.
+    pub(super) fn is_drained(&self, hub: &Hub) -> bool {
+        let caught_up = |subscription: &Subscription| {
+            let topic = hub.known(subscription.topic);
+            subscription.is_ended
+                || (subscription.sequence >= topic.log.next_sequence()
+                    && topic.reservations.is_empty()
+                    && topic.waiting.is_empty())
+        };
+        self.knows_of_stop
+            && self.reads.is_empty()
+            && self.waiting == 0
+            && self.replies.is_empty()
+            && self.commits.is_empty()
+            && self.subscriptions.values().all(caught_up)
+    }
+}
+
+/// How long a session with offers being READ may linger: short beside the time that an offer may take.
+fn offer_linger(hub: &Hub) -> Duration {
+    hub.config.linger.min(hub.config.offer_timeout / 5)
 }

@@ -1,0 +1,5 @@
+//! The core, driven by hand.
+
+mod bench;
+mod publishing;
+mod segments;
