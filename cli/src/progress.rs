@@ -1,0 +1,61 @@
+//! The progress bar: on standard error, and only if that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often a bar moves by itself, so that one who waits sees that it is alive.
+const TICK: Duration = Duration::from_millis(250);
+/// The bar is told of every so many records: it is locked and looks at the clock each time.
+const STRIDE: u64 = 256;
+
+/// What is counted, and how much of it there will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Records(u64),
+    Bytes(u64),
+    Unknown,
+}
+
+/// A progress bar that may be invisible.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    goal: Goal,
+}
+
+impl Progress {
+    pub(crate) fn new(goal: Goal) -> Self {
+        // Draws to standard error, and not at all if that is no terminal.
+        let (bar, template) = match goal {
+            Goal::Records(records) => {
+                (ProgressBar::new(records), "{bar:40} {human_pos}/{human_len} records, {per_sec}")
+            }
+            Goal::Bytes(bytes) => {
+                (ProgressBar::new(bytes), "{bar:40} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left")
+            }
+            Goal::Unknown => (ProgressBar::no_length(), "{spinner} {bytes}, {bytes_per_sec}"),
+        };
+        bar.set_style(ProgressStyle::with_template(template).expect("the templates above are well formed"));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
+        Self { bar, goal }
+    }
+
+    /// Tells how far it is.
+    pub(crate) fn at(&self, records: u64, bytes: u64) {
+        if !records.is_multiple_of(STRIDE) || self.bar.is_hidden() {
+            return;
+        }
+        self.bar.set_position(match self.goal {
+            Goal::Records(_) => records,
+            Goal::Bytes(_) | Goal::Unknown => bytes,
+        });
+    }
+
+    /// Takes the bar away, to make room for the summary.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
