@@ -14,8 +14,12 @@
 //!
 //! # What it lacks
 //!
-//! Nothing is encrypted, neither tokens nor keys. A peer that is silent but connected is not noticed here: liveness is the
-//! business of whoever holds the bootstrap stream.
+//! Nothing is encrypted, neither tokens nor keys. A peer that is silent but connected is not noticed here, nor is the end of a
+//! stream that was attached to an endpoint not yet connected: liveness is the business of whoever holds the bootstrap stream.
+//!
+//! A device acknowledges a SEND by itself; here the peer's process does, when it polls. One that has stopped acknowledges
+//! nothing. Binds and unbinds posted behind such a SEND are executed all the same, but completions are in order, so they are
+//! reported only with it, or when the endpoint is closed.
 
 mod address;
 mod completion;

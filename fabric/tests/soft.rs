@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use keyway_fabric::conformance::{Backend, Case, Failure, Verdict};
+use keyway_fabric::conformance::{Backend, CASES, Case, Deviation, Failure, Verdict, run_all};
 use keyway_fabric::soft::{Pipe, SoftConfig, SoftFabric};
 use keyway_fabric::{Fabric, Stream, conformance_cases};
 
@@ -71,4 +71,38 @@ mod over_a_unix_socket {
 mod over_tcp {
     use super::conformance_cases;
     conformance_cases!(tests, tcp_connections);
+}
+
+/// A backend that cannot even be made, and knows of two deviations.
+struct Broken;
+
+impl Backend for Broken {
+    fn name(&self) -> String {
+        "broken".into()
+    }
+
+    fn fabric(&self) -> Result<Box<dyn Fabric>, Failure> {
+        Err(Failure("there is no such device".into()))
+    }
+
+    fn streams(&self) -> Result<(Stream, Stream), Failure> {
+        pipes()
+    }
+
+    fn deviations(&self) -> Vec<Deviation> {
+        let known = Deviation { case: "a_read_beyond_a_window_is_refused", reason: "checks the region only".into() };
+        vec![known, Deviation { case: "no_such_case", reason: "out of date".into() }]
+    }
+}
+
+#[test]
+fn a_report_tells_failed_from_skipped_and_finds_excuses_for_nothing() {
+    let report = run_all(&Broken);
+    assert!(!report.passed());
+    let text = report.to_string();
+    assert!(text.contains("skipped  a read beyond a window is refused: checks the region only"), "{text}");
+    assert!(text.contains("FAILED   no such case: no such case, but it is excused: out of date"), "{text}");
+    assert!(text.contains("FAILED   a window opens exactly what it was bound to: there is no such device"), "{text}");
+    let last = format!("broken: 0 passed, 1 skipped, {} failed", CASES.len());
+    assert!(text.ends_with(&last), "{text}");
 }
