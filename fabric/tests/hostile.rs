@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test whose set-up fails has failed")]
 
-use keyway_fabric::{DownCause, Event, Fabric, Key, LocalSpan, Memory, Op, Outcome, SharedSpan, Work, WorkError};
+use keyway_fabric::{
+    DownCause, Event, Fabric, Key, LocalSpan, Memory, Op, Outcome, SharedSpan, Stream, Work, WorkError,
+};
 use proptest::prelude::*;
 
 mod victim;
 
 use victim::{
-    ACK, ATTACKER, DATA, HEADER, HELLO, LENT, POOL, READ, REFUSE, SEND, SLOT, VERSION, Victim, frame, hello, join, read,
+    ACK, ATTACKER, DATA, HEADER, HELLO, LENT, POOL, READ, REFUSE, SEND, SLOT, VERSION, Victim, Wire, frame, hello,
+    join, read, tcp, unix,
 };
 
 /// The most READs that a peer may have outstanding.
@@ -92,11 +95,12 @@ fn a_stream_that_ends_in_the_middle_takes_the_endpoint_down() {
         victim.attack(&whole[..cut]);
         victim.turns(2);
         assert_eq!(victim.down(), None);
-        victim.attacker.shutdown(std::net::Shutdown::Both).unwrap();
+        victim.attacker.hang_up();
         victim.turns(3);
         assert_eq!(victim.down(), Some(DownCause::PeerLost), "cut at {cut}");
-        let messages = victim.events.iter().filter(|event| matches!(event, Event::Message { .. })).count();
-        assert_eq!(messages, 0, "cut at {cut}");
+        let flushed = |event: &&Event| matches!(event, Event::Done { result: Err(WorkError::Flushed), .. });
+        let flushed = victim.events.iter().filter(flushed).count();
+        assert_eq!(flushed, 4, "all four receives, cut at {cut}: {:?}", victim.events);
     }
 }
 
@@ -118,7 +122,11 @@ fn frames_may_come_byte_by_byte() {
 
 /// Asks for the whole pool, reads nothing, and lets the victim work until its stream is full.
 fn stalled() -> Victim {
-    let mut victim = Victim::greeted();
+    stalled_on(unix())
+}
+
+fn stalled_on(ends: (Box<dyn Wire>, Stream)) -> Victim {
+    let mut victim = Victim::greeted_on(ends);
     let reads: Vec<u8> = (0..8).flat_map(|_| read(victim.address, POOL as u32, victim.key)).collect();
     victim.attack(&reads);
     victim.turns(50);
@@ -146,9 +154,28 @@ fn take_apart(mut bytes: &[u8]) -> (usize, bool) {
     (payload, false)
 }
 
+/// A fabric with more sockets than it looks at one by one asks the system which are ready.
+fn with_idle_neighbours(mut victim: Victim) -> Victim {
+    for _ in 0..4 {
+        let (attacker, stream) = unix();
+        join(&mut victim.fabric, victim.domain, stream);
+        // It stays open, and says nothing.
+        std::mem::forget(attacker);
+    }
+    victim
+}
+
 #[test]
 fn a_peer_that_stops_reading_cannot_keep_its_key_alive_nor_see_recycled_memory() {
-    let mut victim = stalled();
+    nothing_leaks_to(stalled());
+}
+
+#[test]
+fn among_many_peers_one_that_stops_reading_cannot_keep_its_key_alive_either() {
+    nothing_leaks_to(with_idle_neighbours(stalled()));
+}
+
+fn nothing_leaks_to(mut victim: Victim) {
     victim.fabric.post(victim.link, Op(200), Work::Unbind { window: victim.window }).unwrap();
     victim.turns(2);
     let unbound = |event: &Event| matches!(event, Event::Done { op: Op(200), result: Ok(Outcome::Unbound), .. });
@@ -164,6 +191,20 @@ fn a_peer_that_stops_reading_cannot_keep_its_key_alive_nor_see_recycled_memory()
 }
 
 #[test]
+fn a_refusal_reaches_even_a_peer_that_goes_on_sending_to_a_dead_endpoint() {
+    let mut victim = stalled_on(tcp());
+    victim.fabric.free_window(victim.window).unwrap();
+    // Bytes that the victim never reads would, if it closed its socket over them, reset the connection.
+    while victim.down().is_none() {
+        victim.attack(&read(victim.address, 8, victim.key));
+        victim.turns(1);
+    }
+    victim.attack(&vec![0; 10_000]);
+    let seen = victim.read_to_end();
+    assert!(take_apart(&seen).1, "the refusal");
+}
+
+#[test]
 fn the_memory_behind_a_stalled_response_can_be_freed() {
     let mut victim = stalled();
     victim.fabric.free_window(victim.window).unwrap();
@@ -175,8 +216,9 @@ fn the_memory_behind_a_stalled_response_can_be_freed() {
 #[test]
 fn a_stalled_peer_holds_up_nobody_else() {
     let mut victim = stalled();
-    let stalled = victim.attacker.try_clone().unwrap();
-    victim.attacker = join(&mut victim.fabric, victim.domain).1;
+    let (attacker, stream) = unix();
+    let stalled = std::mem::replace(&mut victim.attacker, attacker);
+    join(&mut victim.fabric, victim.domain, stream);
     victim.attack(&hello(VERSION, ATTACKER));
     victim.turns(3);
     victim.attack(&read(victim.address, 1000, victim.key));
@@ -223,7 +265,7 @@ proptest! {
             victim.attack(attack);
             victim.turns(2);
         }
-        victim.attacker.shutdown(std::net::Shutdown::Both).unwrap();
+        victim.attacker.hang_up();
         victim.turns(4);
         prop_assert!(victim.down().is_some(), "the endpoint ends with its stream: {:?}", victim.events);
         prop_assert_eq!(victim.fabric.holdings().endpoints, 0);

@@ -269,6 +269,7 @@ impl SoftFabric {
                 let posted_since =
                     self.endpoints.get(link).is_some_and(|endpoint| endpoint.sends_open + endpoint.receives_open > 0);
                 if posted_since {
+                    assert!(!self.completions.is_empty(), "{link} is down, and work posted to it has no completion");
                     // Its flushed completions are behind this event; it is the last one all the same.
                     self.completions.push_back(Completion { event, release: Release::Nothing });
                     continue;

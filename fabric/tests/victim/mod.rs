@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test whose set-up fails has failed")]
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use keyway_fabric::soft::{SoftConfig, SoftFabric, Token};
@@ -53,8 +54,41 @@ pub(crate) fn read(address: u64, len: u32, key: Key) -> Vec<u8> {
     frame(READ, 0, 0, len, address, key.0)
 }
 
-/// A new endpoint of a fabric, connected to an attacker that has not spoken yet.
-pub(crate) fn join(fabric: &mut SoftFabric, domain: DomainId) -> (LinkId, UnixStream) {
+/// The attacker's end of a stream.
+pub(crate) trait Wire: Read + Write {
+    /// Ends the stream both ways.
+    fn hang_up(&self);
+}
+
+impl Wire for UnixStream {
+    fn hang_up(&self) {
+        self.shutdown(Shutdown::Both).unwrap();
+    }
+}
+
+impl Wire for TcpStream {
+    fn hang_up(&self) {
+        self.shutdown(Shutdown::Both).unwrap();
+    }
+}
+
+/// A Unix socket: the attacker's end, and the victim's.
+pub(crate) fn unix() -> (Box<dyn Wire>, Stream) {
+    let (attacker, stream) = UnixStream::pair().unwrap();
+    attacker.set_nonblocking(true).unwrap();
+    (Box::new(attacker), Stream::Unix(stream))
+}
+
+/// A TCP connection.
+pub(crate) fn tcp() -> (Box<dyn Wire>, Stream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let attacker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    attacker.set_nonblocking(true).unwrap();
+    (Box::new(attacker), Stream::Tcp(listener.accept().unwrap().0))
+}
+
+/// A new endpoint of a fabric, at the end of a stream on which nothing was said yet.
+pub(crate) fn join(fabric: &mut SoftFabric, domain: DomainId, stream: Stream) -> LinkId {
     let config = EndpointConfig { domain, send_depth: 16, receive_depth: 16, remote_read: true };
     let (link, own) = fabric.endpoint(config).unwrap();
     // An address is a magic number and a token; the attacker's differs in the token alone.
@@ -64,10 +98,8 @@ pub(crate) fn join(fabric: &mut SoftFabric, domain: DomainId) -> (LinkId, UnixSt
     let theirs = EndpointAddress(theirs);
     assert_eq!(Token::of(&theirs).unwrap(), Token(ATTACKER));
     fabric.connect(link, &theirs).unwrap();
-    let (attacker, stream) = UnixStream::pair().unwrap();
-    attacker.set_nonblocking(true).unwrap();
-    fabric.attach(link, Stream::Unix(stream)).unwrap();
-    (link, attacker)
+    fabric.attach(link, stream).unwrap();
+    link
 }
 
 /// The endpoint under attack: four receives posted, its whole pool lent under `key`.
@@ -81,12 +113,16 @@ pub(crate) struct Victim {
     pub(crate) address: u64,
     pub(crate) link: LinkId,
     pub(crate) events: Vec<Event>,
-    pub(crate) attacker: UnixStream,
+    pub(crate) attacker: Box<dyn Wire>,
 }
 
 impl Victim {
     /// Waits for the attacker's greeting.
     pub(crate) fn waiting() -> Self {
+        Self::waiting_on(unix())
+    }
+
+    fn waiting_on((attacker, stream): (Box<dyn Wire>, Stream)) -> Self {
         let mut fabric = SoftFabric::new(SoftConfig::default()).unwrap();
         let domain = fabric.domain().unwrap();
         let local = fabric.local(domain, 8, SLOT).unwrap();
@@ -95,7 +131,7 @@ impl Victim {
         fabric.write(whole, &vec![LENT; POOL as usize]);
         let window = fabric.window(domain).unwrap();
         let address = fabric.address(whole);
-        let (link, attacker) = join(&mut fabric, domain);
+        let link = join(&mut fabric, domain, stream);
         for slot in 0..4 {
             let into = LocalSpan { local, slot, offset: 0, len: SLOT };
             fabric.post(link, Op(u64::from(slot)), Work::Recv { into }).unwrap();
@@ -107,7 +143,11 @@ impl Victim {
 
     /// Has been greeted as it expects, and has lent its pool.
     pub(crate) fn greeted() -> Self {
-        let mut victim = Self::waiting();
+        Self::greeted_on(unix())
+    }
+
+    pub(crate) fn greeted_on(ends: (Box<dyn Wire>, Stream)) -> Self {
+        let mut victim = Self::waiting_on(ends);
         victim.attack(&hello(VERSION, ATTACKER));
         let span = SharedSpan { shared: victim.pool, offset: 0, len: POOL };
         let bind = Work::Bind { window: victim.window, span, access: Access::Read };
