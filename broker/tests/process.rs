@@ -14,7 +14,7 @@ use keyway_fabric::{SystemClock, Time};
 use keyway_schema::Code;
 use keyway_schema::bootstrap::Bootstrap;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Socket, begin, expect_end, receive, receive_welcome};
+use support::{Socket, begin, receive, receive_refusal, receive_welcome};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway-broker"));
@@ -105,7 +105,7 @@ fn a_stop_is_over_at_the_deadline_with_status_0() {
     let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "100ms"]);
     let mut session = hold_up(&broker);
     broker.signal(Signal::TERM);
-    expect_end(&mut session);
+    assert_eq!(receive_refusal(&mut session).0, Code::ShuttingDown.number());
     assert_eq!(broker.end().0, Some(0));
 }
 
