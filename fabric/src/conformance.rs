@@ -7,7 +7,8 @@
 //! Both sides of every case are driven by one thread, by polling them in turn. Nothing waits for a fixed time; a watchdog
 //! ends a case whose awaited event does not come.
 //!
-//! To add a case, write it in the module of its subject and enter it in [`conformance_cases`]: its name is its claim.
+//! To add a case, write it in the module of its subject and enter it in
+//! [`conformance_cases`](crate::conformance_cases): its name is its claim.
 
 mod bounds;
 mod harness;

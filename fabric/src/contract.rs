@@ -198,7 +198,8 @@ pub trait Fabric: Memory {
     /// Makes a slot writable again from its start; `false` while views of it are alive.
     fn reset(&mut self, local: LocalId, slot: u32) -> bool;
 
-    /// Deallocates a window; if it is bound, its key is dead from then on.
+    /// Deallocates a window; if it is bound, its key is dead from then on. While a bind or unbind of it is outstanding, it is
+    /// busy and stays.
     fn free_window(&mut self, window: WindowId) -> Result<(), FabricError>;
 
     /// Frees local memory. What is in flight or viewed keeps its bytes alive until it ends.

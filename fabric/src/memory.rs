@@ -9,12 +9,12 @@
 //! - work in flight lays a claim to its span; the owner gets no reference to a span that a writing claim overlaps, and
 //!   no mutable one to a span that any claim overlaps.
 //!
-//! [`SharedMemory`] can be reached by peers (through a device, by DMA) and is therefore never behind a reference: it is
-//! copied in and out through raw pointers.
+//! Shared memory can be reached by peers (through a device, by DMA) and is therefore never behind a reference: it is copied
+//! in and out through raw pointers.
 
 mod local;
 mod pages;
 mod shared;
 
 pub use local::{Claim, LocalMemory, SlotRange, Use, View};
-pub use shared::SharedMemory;
+pub(crate) use shared::SharedMemory;

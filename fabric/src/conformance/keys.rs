@@ -122,6 +122,8 @@ pub(super) fn a_window_is_busy_until_its_bind_is_over(backend: &dyn Backend) -> 
         let result = pair.owner.fabric.post(link, crate::Op(u64::MAX), work);
         ensure!(matches!(result, Err(FabricError::WindowBusy { .. })), "posting {work:?} gave {result:?}");
     }
+    let result = pair.owner.fabric.free_window(window);
+    ensure!(matches!(result, Err(FabricError::WindowBusy { .. })), "freeing the window gave {result:?}");
     let result = pair.owner_result(op)?;
     ensure!(matches!(result, Ok(Outcome::Bound(_))), "the first bind ended with {result:?}");
     pair.unbind(window)

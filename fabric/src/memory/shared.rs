@@ -1,4 +1,7 @@
 //! Memory that peers may reach: copied in and out, never behind a reference.
+//!
+//! It stays within this crate: two threads that copied into the same bytes at once would race, and nothing here keeps them
+//! from it. Its users do: a fabric is driven by one thread, and the ring of a pipe says which side may touch which bytes.
 
 use std::fmt;
 use std::io;
@@ -9,7 +12,7 @@ use super::pages::Pages;
 
 /// Memory that may be lent to peers. Clones name the same bytes.
 #[derive(Clone)]
-pub struct SharedMemory {
+pub(crate) struct SharedMemory {
     pages: Arc<Pages>,
     len: u64,
 }
@@ -20,19 +23,14 @@ impl SharedMemory {
     /// # Errors
     ///
     /// The system's, when it has no more memory.
-    pub fn new(len: u64) -> io::Result<Self> {
+    pub(crate) fn new(len: u64) -> io::Result<Self> {
         let size = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         Ok(Self { pages: Arc::new(Pages::new(size)?), len })
     }
 
     /// Its length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The address of a range, for a device or a system call.
@@ -40,7 +38,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If the range is outside the memory.
-    pub fn address(&self, offset: u64, len: u64) -> *mut u8 {
+    pub(crate) fn address(&self, offset: u64, len: u64) -> *mut u8 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(fits, "{offset}+{len} is outside a shared memory of {} bytes", self.len);
         // SAFETY: the range was just checked to be within the mapping.
@@ -52,7 +50,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If they do not fit.
-    pub fn write(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.address(offset, bytes.len() as u64);
         // SAFETY: the target is within the mapping, which `self` keeps; no reference to it exists anywhere, and `bytes`,
         // being a reference, cannot lie in it.
@@ -64,7 +62,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If the range is outside the memory.
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) {
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) {
         let from = self.address(offset, bytes.len() as u64);
         // SAFETY: as in `write`, the other way round.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
@@ -75,7 +73,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If the range is outside the memory.
-    pub fn zero(&self, offset: u64, len: u64) {
+    pub(crate) fn zero(&self, offset: u64, len: u64) {
         let to = self.address(offset, len);
         // SAFETY: within the mapping, to which no reference exists.
         unsafe { std::ptr::write_bytes(to, 0, len as usize) };
@@ -86,7 +84,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If the word is unaligned or outside the memory.
-    pub fn store(&self, offset: u64, word: u64) {
+    pub(crate) fn store(&self, offset: u64, word: u64) {
         assert!(offset.is_multiple_of(8), "a word at {offset} is not aligned");
         let at = self.address(offset, 8).cast::<u64>();
         // Release by fence, paired with the order in which a peer's READ of the word precedes its use of the bytes.
@@ -101,7 +99,7 @@ impl SharedMemory {
     /// # Panics
     ///
     /// If the range is outside the memory.
-    pub fn crc32c(&self, offset: u64, len: u64) -> u32 {
+    pub(crate) fn crc32c(&self, offset: u64, len: u64) -> u32 {
         let mut buffer = [0; 4096];
         let mut crc = 0;
         let mut done = 0;
