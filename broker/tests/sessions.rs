@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use keyway_broker::Broker;
+use keyway_broker::{Broker, Idle};
 use keyway_fabric::soft::{SoftConfig, SoftFabric, preamble};
 use keyway_fabric::{EndpointAddress, EndpointConfig, Event, Fabric, LinkId, Stream};
 use keyway_schema::Code;
@@ -71,6 +71,20 @@ fn an_endpoint_comes_up_over_tcp_and_ends_with_the_bootstrap_stream() {
     drop(stream);
     assert!(matches!(client.next_event(), Event::Down { .. }));
     await_sessions(&broker, 0);
+}
+
+#[test]
+fn however_the_reactor_rests_it_serves_and_stops() {
+    for idle in [Idle::Latency, Idle::Balanced, Idle::Frugal] {
+        let broker = builder().idle(idle).start().unwrap();
+        let mut stream = dial(&broker);
+        let mut client = Client::bootstrap(&mut stream);
+        client.dial_data(&broker);
+        assert!(matches!(client.next_event(), Event::Up { .. }));
+        drop((stream, client));
+        await_sessions(&broker, 0);
+        assert!(broker.stop(WATCHDOG).unwrap().drained);
+    }
 }
 
 #[test]
