@@ -58,6 +58,8 @@ pub(super) struct SegmentReader {
 struct Probe {
     /// The tail that was known before.
     known: u64,
+    /// How far the data is to be believed: to the tail word that came with it. A `Wake` may tell more meanwhile.
+    valid: u64,
     /// How much was guessed.
     guess: u32,
     /// How much data is still to be asked for behind the word.
@@ -161,7 +163,13 @@ impl SegmentReader {
             return self.data(parts, Fetch::Data, known.min(most) as u32);
         }
         let len = (known + u64::from(self.guess)).min(most) as u32;
-        self.probe = Some(Probe { known: self.tail.offset, guess: self.guess, unposted: len, alone: len == 0 });
+        self.probe = Some(Probe {
+            known: self.tail.offset,
+            valid: self.tail.offset,
+            guess: self.guess,
+            unposted: len,
+            alone: len == 0,
+        });
         let from = grant.remote(start + TAIL_AT, 8);
         Some(Plan { epoch: grant.epoch, fetch: Fetch::Word, from, into: parts.landing.word() })
     }
@@ -208,19 +216,22 @@ impl SegmentReader {
         }
         self.tail.offset = self.tail.offset.max(tail.offset);
         self.tail.sealed |= tail.sealed;
+        if let Some(probe) = &mut self.probe {
+            probe.valid = probe.valid.max(tail.offset);
+        }
         Ok(())
     }
 
     /// A probe is over: forgets what it brought from behind the tail, and learns from what it found.
     fn probed(&mut self, parts: &mut Parts<'_>, probe: Probe) {
-        let committed = self.tail.offset - self.parse;
+        let committed = probe.valid - self.parse;
         if let Some(arena) = parts.landing.current() {
             let end = (u64::from(arena.parsed) + committed).min(arena.filled.into()) as u32;
             arena.filled = end;
             arena.landed = arena.landed.min(end);
         }
-        let found = self.tail.offset - probe.known;
-        self.tail_rests = found == 0 && !self.tail.sealed;
+        let found = probe.valid - probe.known;
+        self.tail_rests = self.tail == Tail { offset: probe.known, sealed: false };
         if found >= u64::from(probe.guess) {
             self.guess = (probe.guess * 2).min(GUESS_MAX);
         } else if found < u64::from(probe.guess / 4) {
