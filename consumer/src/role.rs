@@ -12,7 +12,7 @@ use keyway_schema::limits::CONTROL_SLOT;
 
 use crate::Event;
 use crate::events::EventSink;
-use crate::machine::{ConsumerMachine, Counters, LandingMemory, Output};
+use crate::machine::{ConsumerMachine, Counters, Fault, LandingMemory, Output};
 use crate::record::{Record, Run};
 use crate::stats::StatsCell;
 
@@ -276,14 +276,17 @@ impl ConsumerRole {
         1
     }
 
+    fn refusal(&self, code: u16, text: &str) -> Error {
+        Error::refused(format!("the subscription to {}", self.machine.config().topic), code, text)
+    }
+
     /// Ends the consumer if the broker has refused it for good.
     fn refused(&mut self) -> usize {
         let Some(refusal) = self.machine.refusal() else { return 0 };
         if self.end.is_some() {
             return 0;
         }
-        let what = format!("the subscription to {}", self.machine.config().topic);
-        let error = Error::refused(what, refusal.code, &refusal.text);
+        let error = self.refusal(refusal.code, &refusal.text);
         self.shared.set_end(error.clone());
         self.end = Some(Some(error));
         1
@@ -343,11 +346,14 @@ impl Role for ConsumerRole {
 
     fn disconnected(&mut self, _now: Now, cause: Error) -> Error {
         self.machine.disconnected();
-        let Some(fault) = self.machine.last_fault() else {
-            self.machine.events().push(Event::SessionLost { code: None, reason: cause.to_string() });
-            return cause;
-        };
-        Error::Lost { server: self.server.clone(), reason: fault.to_string() }
+        match self.machine.last_fault() {
+            None => {
+                self.machine.events().push(Event::SessionLost { code: None, reason: cause.to_string() });
+                cause
+            }
+            Some(Fault::Refused { code, text }) => self.refusal(*code, text),
+            Some(fault) => Error::Lost { server: self.server.clone(), reason: fault.to_string() },
+        }
     }
 
     fn turn(&mut self, now: Now, fabric: &mut dyn Fabric) -> Result<usize, Error> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bus::*;
 use futures_core::Stream;
 use keyway_consumer::{Consumer, Error, ErrorKind, Event, Record, Start};
+use keyway_schema::Code;
 
 /// A stream's next item, for any executor.
 struct Next<'a>(&'a mut Consumer);
@@ -83,11 +84,25 @@ fn every_way_of_receiving_gives_the_next_record() {
 }
 
 #[test]
-fn a_broker_that_refuses_for_good_ends_the_consumer_with_its_code() {
-    let broker = broker(8 << 20, 1 << 20, 4);
-    let fault = consumer(&broker, "t").name("n".repeat(128)).connect().map(drop);
-    assert!(fault.is_ok());
+fn a_refusal_is_told_with_its_code_when_the_time_to_connect_is_over() {
+    let broker = keyway_broker::Broker::builder().listen("127.0.0.1:0").topics_max(1).start().unwrap();
+    let _first = consumer(&broker, "first").connect().unwrap();
+    let error = consumer(&broker, "second").connect_timeout(Duration::from_millis(300)).connect().unwrap_err();
+    match &error {
+        Error::Timeout { last: Some(last), .. } => assert_eq!(last.kind(), ErrorKind::Refused(Code::TopicsExhausted)),
+        other => panic!("{other}"),
+    }
+    assert!(error.is_retryable());
     let unreachable =
         Consumer::builder("keyway://127.0.0.1:1", "t").connect_timeout(Duration::from_millis(100)).connect();
     assert_eq!(unreachable.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[test]
+fn records_may_be_shared_between_threads_and_consumers_moved() {
+    fn shared<T: Send + Sync>() {}
+    fn moved<T: Send>() {}
+    shared::<Record>();
+    shared::<keyway_consumer::Events>();
+    moved::<Consumer>();
 }

@@ -6,10 +6,9 @@
 //!
 //! It has no clock and no thread, makes no memory and no views: a *host* does that, as [`Output`]s ask for it.
 //!
-//! - [`cursor`](self): where reading goes on, across sessions; [`batches`](self): what is valid there.
-//! - `subscription`, `epochs`, `flights`: one session's grants and READs. `segment` and `pieces` decide what to READ, in segment scope and
-//!   in the other two.
-//! - `landing`, `output`: where READs land, and what is handed to the host.
+//! Inside, `session`, `subscription`, `epochs` and `flights` are one session's talk, grants and READs; `segment` and `pieces` decide
+//! what to READ, in segment scope and in the other two; `cursor` and `batches` say where reading goes on and what is valid
+//! there; `landing` and `output` are where READs land and what the host is handed. What outlives a session is in `parts`.
 
 mod batches;
 mod counters;

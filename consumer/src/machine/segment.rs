@@ -12,6 +12,7 @@ use keyway_schema::limits::SEGMENT_HEADER;
 use keyway_schema::segment::{TAIL_AT, Tail, segment_of, segment_start};
 
 use super::batches::{Expected, Invalid, Verdict};
+use super::epochs::Grant;
 use super::fault::Fault;
 use super::flights::{Fetch, Flight, Plan};
 use super::landing::ARENA_SLACK;
@@ -114,8 +115,28 @@ impl SegmentReader {
     }
 
     /// Something may have been committed.
-    pub(super) const fn look_again(&mut self) {
+    const fn look_again(&mut self) {
         self.tail_rests = false;
+    }
+
+    /// A grant has arrived. One of a segment that was read to its end (both sides spoke at once) is done with already.
+    pub(super) fn granted(&mut self, parts: &mut Parts<'_>) {
+        self.look_again();
+        parts.epochs.finish_before(self.bounds().0);
+    }
+
+    /// Leaves a segment that it has no key to, if the records behind the cursor begin with a segment that it has one to: the
+    /// broker, which knows that nothing but fillers is left in between, does not grant it again.
+    fn skip_fillers(&mut self, parts: &mut Parts<'_>) {
+        let ((start, end), next) = (self.bounds(), parts.cursor.next());
+        if parts.epochs.covering(start, parts.now.time).is_some() {
+            return;
+        }
+        let begins_here = |grant: &&Grant| grant.offset >= end && grant.sequence == next;
+        let offset = parts.epochs.usable().find(begins_here).map(|grant| grant.offset);
+        if let Some(offset) = offset {
+            self.go_to(parts, offset + u64::from(SEGMENT_HEADER));
+        }
     }
 
     /// The broker says that the tail is here.
@@ -297,6 +318,7 @@ impl SegmentReader {
                 parts.landing.rewind();
             }
         }
+        self.skip_fillers(parts);
         Ok(())
     }
 }

@@ -24,6 +24,10 @@ use crate::events::Event;
 /// Offsets beyond this are no broker's: a log of a gigabyte a second reaches it after a century.
 const OFFSET_MAX: u64 = 1 << 62;
 
+/// Wake-ups in a row that let nothing be read. Each is answered with an `Arm`, so without an end to it two sides that disagree
+/// on what is granted would talk for ever.
+const VAIN_WAKES_MAX: u32 = 16;
+
 /// A subscription that the broker has confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct Subscription {
@@ -44,6 +48,8 @@ pub(super) struct Subscription {
     armed: bool,
     /// The broker was told that this side cannot read.
     paused: bool,
+    /// Wake-ups since the last READ.
+    vain_wakes: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +107,7 @@ impl Subscription {
             lapped: None,
             armed: true,
             paused: false,
+            vain_wakes: 0,
         })
     }
 
@@ -123,13 +130,13 @@ impl Subscription {
             lasting.events.push(Event::Rekeyed { epoch: grant.epoch });
         }
         self.armed = false;
-        let parts = Parts::new(now, &mut self.epochs, lasting);
+        let mut parts = Parts::new(now, &mut self.epochs, lasting);
         match &mut self.reader {
             // The key was replaced and nothing can be read: a consumer does not sit on keys.
             Reader::Segment(_) if grant.supersedes != 0 && self.flights.is_empty() && !parts.can_read() => {
                 self.paused = true;
             }
-            Reader::Segment(reader) => reader.look_again(),
+            Reader::Segment(reader) => reader.granted(&mut parts),
             Reader::Pieces(_) => {}
         }
         if self.paused {
@@ -191,6 +198,10 @@ impl Subscription {
     pub(super) fn woken(&mut self, told: &ArchivedWake) -> Result<(), Fault> {
         self.check_id(told.subscription.to_native(), "Wake")?;
         self.armed = false;
+        self.vain_wakes += 1;
+        if self.vain_wakes > VAIN_WAKES_MAX {
+            return Err(Fault::Unexpected { kind: "Wake", when: "again and again, without a key to what it tells of" });
+        }
         match &mut self.reader {
             Reader::Segment(reader) => reader.woken(told.tail.to_native()),
             Reader::Pieces(_) => Err(Fault::Unexpected { kind: "Wake", when: "outside segment scope" }),
@@ -228,6 +239,7 @@ impl Subscription {
             plan = self.reader.next_read(&mut parts, in_flight);
         }
         Ok(plan.map(|plan| {
+            self.vain_wakes = 0;
             self.epochs.read_posted(plan.epoch);
             lasting.counters.reads += 1;
             (self.flights.post(&plan), plan)

@@ -338,3 +338,63 @@ fn a_known_tail_does_not_shrink_when_a_word_arrives_late() {
     assert_eq!(bench.items(), records(0..1));
     assert_eq!(bench.machine.counters().rereads, 0, "what came with the older word was not believed beyond it");
 }
+
+#[test]
+fn a_grant_of_a_segment_that_was_read_to_its_end_is_given_back_at_once() {
+    let mut bench = Bench::subscribed(Scope::Segment);
+    bench.log.append_one(10);
+    bench.log.seal();
+    bench.log.append_one(10);
+    bench.grant(0, 0);
+    bench.grant(1, 0);
+    bench.complete_all();
+    assert_eq!(bench.sent(), [release(1, 1), arm(2)]);
+    // The tick was on its way when the release was sent.
+    bench.grant(0, 1);
+    bench.complete_all();
+    assert_eq!(bench.sent(), [arm(2)], "epoch 2 is in use, and holds 3 back");
+    bench.grant(1, 2);
+    bench.complete_all();
+    assert_eq!(bench.sent(), [release(3, 2), arm(2)]);
+    assert_eq!(bench.items(), records(0..2));
+}
+
+#[test]
+fn a_consumer_that_lost_its_key_before_it_saw_the_segments_end_goes_on_with_the_next_segment() {
+    let mut bench = Bench::subscribed(Scope::Segment);
+    bench.log.append_one(10);
+    bench.grant(0, 0);
+    bench.complete_all();
+    assert_eq!(bench.sent(), [arm(1)]);
+    bench.tell(Revoked { subscription: 5, epoch: 1, code: 0 });
+    let bytes = filler(1, 4096);
+    bench.log.write(&bytes);
+    bench.log.tail += 4096;
+    bench.log.seal();
+    bench.log.append_one(10);
+    // The broker knows that no record is left in segment 0.
+    let grant = Grant { sequence: 1, ..bench.segment_grant(2, 1, 0) };
+    bench.tell(grant);
+    bench.complete_all();
+    assert_eq!(bench.items(), records(0..2));
+    assert_eq!(bench.sent(), [release(1, 1), arm(2)]);
+}
+
+#[test]
+fn a_segment_is_not_skipped_while_records_of_it_are_missing() {
+    let mut bench = Bench::subscribed(Scope::Segment);
+    bench.log.append_one(10);
+    let grant = Grant { sequence: 1, ..bench.segment_grant(1, 1, 0) };
+    bench.tell(grant);
+    assert!(bench.reads.is_empty());
+    assert_eq!(bench.sent(), [arm(0)]);
+    // A broker that insists ends the session, not the processor's patience.
+    for _ in 0..100 {
+        if bench.closed {
+            break;
+        }
+        bench.tell(Wake { subscription: 5, tail: start_of(1) });
+    }
+    let fault = bench.machine.last_fault().unwrap().to_string();
+    assert!(fault.contains("again and again"), "{fault}");
+}
