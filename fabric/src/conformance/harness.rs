@@ -296,12 +296,27 @@ impl<'a> Pair<'a> {
     /// Both endpoints go down, for these causes.
     pub(super) fn expect_down(&mut self, reader: DownCause, owner: DownCause) -> Check {
         let links = (self.owner.link, self.reader.link);
+        let mut expected = (Some(reader), Some(owner));
+        if reader == DownCause::PeerLost && self.hang_up_on_reader()? {
+            expected.0 = Some(DownCause::Closed);
+        }
         self.until("both endpoints to go down", |pair| {
             pair.owner.down(links.0).is_some() && pair.reader.down(links.1).is_some()
         })?;
         let seen = (self.reader.down(links.1), self.owner.down(links.0));
-        ensure!(seen == (Some(reader), Some(owner)), "the reader and the owner went down for {seen:?}");
+        ensure!(seen == expected, "the reader and the owner went down for {seen:?}, not for {expected:?}");
         Ok(())
+    }
+
+    /// Closes the reader's endpoint once the owner's is down, where the device does not tell the reader; `true` if it did so.
+    pub(super) fn hang_up_on_reader(&mut self) -> Result<bool, Failure> {
+        if self.backend.notices_hang_up() {
+            return Ok(false);
+        }
+        let links = (self.owner.link, self.reader.link);
+        self.until("the owner's endpoint to go down", |pair| pair.owner.down(links.0).is_some())?;
+        self.reader.fabric.close(links.1);
+        Ok(true)
     }
 }
 

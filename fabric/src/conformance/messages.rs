@@ -65,6 +65,7 @@ fn refused(pair: &mut Pair<'_>, len: u32, expected: WorkError) -> Check {
     let results = (pair.owner_result(send)?, pair.owner_result(behind)?);
     ensure!(results == (Err(expected), Err(WorkError::Flushed)), "the SENDs ended with {results:?}");
     let links = (pair.owner.link, pair.reader.link);
+    pair.hang_up_on_reader()?;
     pair.until("both endpoints to go down", |pair| {
         pair.owner.down(links.0).is_some() && pair.reader.down(links.1).is_some()
     })?;

@@ -2,7 +2,7 @@
 
 use super::Backend;
 use super::harness::{Check, POOL, Pair, SLOT, ensure};
-use crate::{Access, DownCause, EndpointConfig, Key, Outcome, SharedSpan, Work};
+use crate::{Access, DownCause, EndpointConfig, Key, LocalSpan, Outcome, SharedSpan, Target, Work};
 
 pub(super) fn the_regions_own_key_opens_nothing(backend: &dyn Backend) -> Check {
     let mut pair = Pair::new(backend)?;
@@ -65,6 +65,59 @@ pub(super) fn the_key_of_a_freed_window_is_refused(backend: &dyn Backend) -> Che
     pair.expect_refusal(from)
 }
 
+pub(super) fn a_read_overtaken_by_an_unbind_brings_nothing_written_after_it(backend: &dyn Backend) -> Check {
+    const LENT: u8 = 0x11;
+    const RECYCLED: u8 = 0xff;
+    const READS: u32 = 2;
+    let mut pair = Pair::new(backend)?;
+    let window = pair.window()?;
+    let pool = pair.span(0, POOL);
+    // Longer than what any stream holds, so that some are caught half-way.
+    let landing = pair.reader.fabric.local(pair.reader.domain, READS, POOL as u32)?;
+    for head_start in 0..20 {
+        pair.owner.fabric.write(pool, &vec![LENT; POOL as usize]);
+        let key = pair.bind(window, 0, POOL)?;
+        let mut reads = Vec::new();
+        for slot in 0..READS {
+            let into = LocalSpan { local: landing, slot, offset: 0, len: POOL as u32 };
+            pair.reader.fabric.bytes_mut(into).fill(0);
+            let from = pair.remote(key, 0, into.len);
+            reads.push((pair.reader.post(Work::Read { from, into: Target::Local(into) })?, into));
+        }
+        // The READs are caught at another point each time.
+        for _ in 0..head_start % 5 {
+            pair.reader.turn();
+        }
+        for _ in 0..head_start / 5 {
+            pair.owner.turn();
+        }
+        let unbind = pair.owner.post(Work::Unbind { window })?;
+        pair.until("the unbind to end", |pair| pair.owner.result(unbind).is_some())?;
+        let unbound = pair.owner.result(unbind);
+        pair.owner.fabric.write(pool, &vec![RECYCLED; POOL as usize]);
+        let mut refused = false;
+        for (op, into) in reads {
+            let result = pair.reader_result(op)?;
+            let bytes = pair.reader.fabric.bytes(into);
+            ensure!(
+                unbound != Some(Ok(Outcome::Unbound)) || !bytes.contains(&RECYCLED),
+                "a READ that ended with {result:?} brought bytes written after the unbind"
+            );
+            let whole = bytes.iter().all(|byte| *byte == LENT);
+            ensure!(result != Ok(Outcome::Finished) || whole, "a READ that ended well did not bring what was lent");
+            refused |= result.is_err();
+        }
+        if refused {
+            let links = (pair.owner.link, pair.reader.link);
+            pair.until("both endpoints to go down", |pair| {
+                pair.owner.down(links.0).is_some() && pair.reader.down(links.1).is_some()
+            })?;
+            pair.connect()?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn a_dead_endpoints_windows_stay_bound_until_another_unbinds_them(backend: &dyn Backend) -> Check {
     let mut pair = Pair::new(backend)?;
     let window = pair.window()?;
@@ -113,7 +166,7 @@ pub(super) fn the_same_memory_in_two_domains_has_keys_of_its_own(backend: &dyn B
     let word = pair.span(0, 8);
     pair.owner.fabric.write(word, b"the same");
     let from = crate::RemoteSpan { address: pair.owner.fabric.address(span), len: 8, key: other_key };
-    let into = crate::Target::Local(pair.reader.slot(1, 8));
+    let into = Target::Local(pair.reader.slot(1, 8));
     let op = pair.reader.post_to(reader_link, Work::Read { from, into })?;
     let result = pair.reader_result(op)?;
     ensure!(result == Ok(Outcome::Finished), "the READ in the other domain ended with {result:?}");
