@@ -298,6 +298,13 @@ plain! {
     }
 }
 
+impl Default for TopicSettings {
+    /// The broker's defaults.
+    fn default() -> Self {
+        Self { segments: 0, record_max: 0, overflow: Overflow::DropOldest }
+    }
+}
+
 impl Default for EpochSettings {
     fn default() -> Self {
         Self {
