@@ -175,11 +175,6 @@ impl Connection {
         self.backoff.succeeded();
     }
 
-    /// How many attempts or sessions in a row were in vain.
-    pub(crate) fn failures(&self) -> u32 {
-        self.backoff.failures()
-    }
-
     /// Ends the session because of `cause`; `Disconnected` follows when its endpoint is down.
     pub(crate) fn end_session(
         &mut self,

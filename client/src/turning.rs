@@ -4,6 +4,7 @@
 //! ends, in an order that gives everything back.
 
 use std::io;
+use std::time::Duration;
 
 use flume::{Receiver, Sender, TryRecvError};
 use keyway_fabric::{DomainId, Event, Fabric, IdleStrategy, Now, Rest, SystemClock, Time, Watch, drive, wait_any};
@@ -13,6 +14,9 @@ use crate::connection::{Attended, Change, Connection, LinkReport};
 use crate::driver::{DriverConfig, END_TIMEOUT, connect_timeout};
 use crate::notifier::Notifier;
 use crate::{Error, Progress, Role, Server};
+
+/// How often a connection that does not come about is warned of.
+const WARN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most commands of one turn.
 const COMMANDS_A_TURN: usize = 16;
@@ -32,9 +36,11 @@ pub(crate) struct Turning<R: Role> {
     /// Who waits for the role to be ready, until when, and what went wrong meanwhile.
     ready: Option<Sender<Result<(), Error>>>,
     ready_by: Time,
-    connect_timeout: std::time::Duration,
+    connect_timeout: Duration,
     last: Option<Error>,
     abandoned: bool,
+    /// When the next warning may be logged.
+    warn_at: Time,
     idle: IdleStrategy,
     /// Whether the fabric was armed, and this turn is the last look before sleeping.
     armed: bool,
@@ -73,6 +79,7 @@ impl<R: Role> Turning<R> {
             connect_timeout: config.connect_timeout,
             last: None,
             abandoned: false,
+            warn_at: Time::ZERO,
             idle: IdleStrategy::new(config.idle),
             armed: false,
             watches: Vec::new(),
@@ -167,18 +174,14 @@ impl<R: Role> Turning<R> {
             }
             Change::Disconnected(cause) => {
                 let cause = self.role.disconnected(now, cause);
-                tracing::warn!(server = %self.server, %cause, "the session is over");
+                self.warn(now, "the session is over", &cause);
                 // Whatever ended a session that existed: only the role decides that it is the last one.
                 (cause, false)
             }
             Change::Unreachable(cause) => {
-                let fatal = self.is_fatal(&cause);
-                if self.connection.failures() == 1 {
-                    tracing::warn!(server = %self.server, %cause, "cannot connect; trying again");
-                } else {
-                    tracing::debug!(server = %self.server, %cause, "cannot connect; trying again");
-                }
+                self.warn(now, "cannot connect; trying again", &cause);
                 self.role.unreachable(now, &cause);
+                let fatal = self.is_fatal(&cause);
                 (cause, fatal)
             }
         };
@@ -189,11 +192,21 @@ impl<R: Role> Turning<R> {
         Ok(1)
     }
 
-    /// Whether no later attempt can succeed. A client that has been ready once takes an answer that makes no sense for a
-    /// passing fault: something else may hold the broker's port while it is away.
+    /// Warns, but not more often than an operator can read.
+    fn warn(&mut self, now: Now, what: &'static str, cause: &Error) {
+        if self.warn_at <= now.time {
+            self.warn_at = now.time + WARN_INTERVAL;
+            tracing::warn!(server = %self.server, %cause, "{what}");
+        } else {
+            tracing::debug!(server = %self.server, %cause, "{what}");
+        }
+    }
+
+    /// Whether no later attempt can succeed. A client that has been ready once takes an answer that makes no sense, or a lack
+    /// of memory or descriptors, for a passing fault: something else may hold the broker's port while it is away.
     fn is_fatal(&self, cause: &Error) -> bool {
         match cause {
-            Error::Handshake { .. } => self.ready.is_some(),
+            Error::Handshake { .. } | Error::Fabric { .. } => self.ready.is_some(),
             cause => !cause.is_retryable(),
         }
     }

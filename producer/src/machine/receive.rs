@@ -97,17 +97,15 @@ impl ProducerMachine {
             }
             return self.close(error);
         }
+        let error = refused("to go on with the session");
         match known {
-            Some(Code::BatchTooLarge | Code::BatchInvalid | Code::PoolExhausted | Code::TopicRemoved) => {
-                let error = refused("a batch");
-                self.blame = Some(error.clone());
-                self.close(error);
-            }
-            Some(Code::Evicted) => {
-                self.fatal = Some(refused("to go on with the session"));
-                self.close(refused("to go on with the session"));
-            }
-            _ => self.close(refused("to go on with the session")),
+            Some(Code::Evicted) => self.fatal = Some(error.clone()),
+            // The same batch would be refused again. The first that the broker lacks is the one that it means; PoolExhausted
+            // passes, but whoever publishes into a pool without a free segment should hear of it.
+            Some(Code::PoolExhausted) => self.blame = Some(refused("a batch")),
+            Some(code) if !code.is_retryable() => self.blame = Some(refused("a batch")),
+            _ => {}
         }
+        self.close(error);
     }
 }
