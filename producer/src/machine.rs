@@ -283,7 +283,13 @@ impl Machine for ProducerMachine {
                     session.channel.done(op);
                 }
             }
-            Event::Down { link, .. } if ours(link) => self.down(),
+            Event::Down { link, .. } if ours(link) => {
+                if self.shutting_down {
+                    let server = self.config.server.clone();
+                    self.reason.get_or_insert(Error::ShuttingDown { server });
+                }
+                self.down();
+            }
             Event::Allocated { op, result } => {
                 let (window, error) = match result {
                     Ok(window) => (Some(window), None),

@@ -42,7 +42,11 @@ impl ProducerMachine {
                     }
                     let limits = self.limits?;
                     match self.flights.next_len() {
-                        None if self.leaving && self.flights.len() == 0 && self.offers.is_idle() => {
+                        // A broker that stops waits for its sessions to end.
+                        None if (self.leaving || self.shutting_down)
+                            && self.flights.len() == 0
+                            && self.offers.is_idle() =>
+                        {
                             session.channel.send(memory, &ToBroker::from(Goodbye {})).expect("a goodbye fits a slot");
                             session.state = State::Left;
                         }

@@ -427,9 +427,13 @@ fn it_takes_nothing_while_the_broker_stops_and_goes_on_with_the_next() {
     bench.submit(10);
     bench.tell(ShuttingDown { deadline_ms: 100 });
     assert!(bench.machine.is_shutting_down() && !bench.machine.room());
+    bench.expect_publish();
+    assert!(bench.sent.is_empty());
     bench.tell(committed([1]));
     assert_eq!(bench.outcomes(), [(1, Ok(10))]);
+    assert!(matches!(bench.expect_sent().0, ToBroker::Goodbye(_)), "the broker need not wait for this session");
     bench.down();
+    assert_eq!(bench.machine.take_reason().unwrap().kind(), ErrorKind::ShuttingDown);
     bench.open(2, 0);
     assert!(!bench.machine.is_shutting_down() && bench.machine.room());
 }
