@@ -23,6 +23,7 @@ use keyway_fabric::{
     DomainId, Event, LinkId, Machine, Memory, Now, Outcome as Finished, SharedSpan, Time, Transmit, WindowId,
 };
 use keyway_schema::ToBroker;
+use keyway_schema::limits::RECEIPTS_MAX;
 
 use crate::flight::{Flight, Flights};
 use crate::offer::Offers;
@@ -34,6 +35,8 @@ pub use types::{Counts, Limits, Outcome, ProducerConfig};
 /// The most batches that are not answered yet. The broker remembers the commits of at least as many, so that each can be
 /// answered again after a reconnect.
 pub const IN_FLIGHT_MAX: usize = 64;
+
+const _: () = assert!(IN_FLIGHT_MAX <= RECEIPTS_MAX, "every batch in flight can be answered again");
 
 /// The most batches that are offered at once. More hardly help: the broker READs one after the other into the ring.
 pub const OFFERS_MAX: u16 = 4;

@@ -415,11 +415,11 @@ impl Role for ProducerRole {
         }
         work += self.submit(now);
         work += self.lend(fabric);
-        work += self.flushed(now);
         if work > 0 {
+            // Before flushes are answered: whoever waited for one sees its figures.
             self.publish_stats();
         }
-        Ok(work)
+        Ok(work + self.flushed(now))
     }
 
     fn progress(&self) -> Progress {
