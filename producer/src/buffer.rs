@@ -111,6 +111,31 @@ impl Shared {
         batch
     }
 
+    /// A batch was answered: its bytes make room. `committed` is how many records became part of the log.
+    pub(crate) fn answered(&self, bytes: Vec<u8>, committed: u32) {
+        let encoded = bytes.len() - BATCH_HEADER_LEN;
+        let mut buffer = self.lock();
+        buffer.waiting -= encoded;
+        if committed > 0 {
+            buffer.stats.records += u64::from(committed);
+            buffer.stats.bytes += encoded as u64;
+        }
+        buffer.recycle(bytes);
+        let next = buffer.next_waiter();
+        // Woken without the lock: an executor may poll in the call.
+        drop(buffer);
+        next.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes no record from now on, or takes them again. Whoever waits for room is told.
+    pub(crate) fn refuse(&self, refusal: Option<Error>) {
+        let mut buffer = self.lock();
+        buffer.refusal = refusal;
+        let waiting: Vec<Waker> = buffer.room.iter().map(|(_, waker)| waker.clone()).collect();
+        drop(buffer);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
     /// A record was taken.
     fn notify(&self) {
         if let Some(notifier) = self.notifier.get() {
@@ -174,10 +199,9 @@ impl Future for Take<'_> {
                 return Poll::Pending;
             }
         };
-        if let Some(waiter) = self.waiter.take() {
-            buffer.leave(waiter);
-        }
+        let next = self.waiter.take().and_then(|waiter| buffer.leave(waiter));
         drop(buffer);
+        next.into_iter().for_each(Waker::wake);
         Poll::Ready(match taken {
             Ok(pending) => {
                 shared.notify();
@@ -191,7 +215,8 @@ impl Future for Take<'_> {
 impl Drop for Take<'_> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
-            self.shared.lock().leave(waiter);
+            let next = self.shared.lock().leave(waiter);
+            next.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -226,18 +251,17 @@ impl Buffer {
         self.waiters
     }
 
-    /// A waiter is served or has given up; the next one may have room.
-    fn leave(&mut self, waiter: u64) {
+    /// A waiter is served or has given up. Returns the next one, which may have room.
+    #[must_use = "the next in turn must be woken, once the buffer is unlocked"]
+    fn leave(&mut self, waiter: u64) -> Option<Waker> {
         if let Some(place) = self.room.iter().position(|(other, _)| *other == waiter) {
             self.room.remove(place);
         }
-        self.wake_next();
+        self.next_waiter()
     }
 
-    fn wake_next(&self) {
-        if let Some((_, waker)) = self.room.front() {
-            waker.wake_by_ref();
-        }
+    fn next_waiter(&self) -> Option<Waker> {
+        self.room.front().map(|(_, waker)| waker.clone())
     }
 
     fn push(&mut self, record: &Record<'_>) -> Pending {
@@ -275,22 +299,19 @@ impl Buffer {
         self.full.len()
     }
 
-    /// The next batch for the driver; the open one only if `open_too`.
-    pub(crate) fn next(&mut self, open_too: bool) -> Option<FullBatch> {
+    fn next(&mut self, open_too: bool) -> Option<FullBatch> {
         if self.full.is_empty() && open_too {
             self.close_open();
         }
         self.full.pop_front()
     }
 
-    /// A batch was answered: its bytes make room.
-    pub(crate) fn answered(&mut self, bytes: Vec<u8>) {
-        self.waiting -= bytes.len() - BATCH_HEADER_LEN;
+    /// Keeps a batch's bytes for another one.
+    fn recycle(&mut self, bytes: Vec<u8>) {
         // A buffer that one large record needed is not kept: it would hold its size for ever.
         if self.spares.len() < SPARES_MAX && bytes.capacity() <= 2 * self.batch_len_max {
             self.spares.push(bytes);
         }
-        self.wake_next();
     }
 
     /// The topic is open, and takes this much.
@@ -307,12 +328,6 @@ impl Buffer {
     /// Why no record is taken now, if none is.
     pub(crate) fn refusal(&self) -> Option<Error> {
         self.refusal.clone()
-    }
-
-    /// Takes no record from now on, or takes them again. Whoever waits for room is told.
-    pub(crate) fn refuse(&mut self, refusal: Option<Error>) {
-        self.refusal = refusal;
-        self.room.iter().for_each(|(_, waker)| waker.wake_by_ref());
     }
 }
 
@@ -338,9 +353,8 @@ mod tests {
     }
 
     fn answer_one(shared: &Shared) -> u32 {
-        let mut buffer = shared.lock();
-        let batch = buffer.next(true).expect("a batch waits");
-        buffer.answered(batch.bytes);
+        let batch = shared.next(true).expect("a batch waits");
+        shared.answered(batch.bytes, batch.records);
         batch.records
     }
 
@@ -422,11 +436,11 @@ mod tests {
         fill(&shared, 6);
         let mut waiting = Box::pin(shared.take(Record::new("w")));
         assert!(wait_for(waiting.as_mut(), Some(Duration::ZERO)).is_none());
-        shared.lock().refuse(Some(Error::ShuttingDown { server: "s".into() }));
+        shared.refuse(Some(Error::ShuttingDown { server: "s".into() }));
         let error = wait_for(waiting, None).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ShuttingDown);
         assert_eq!(error.into_record(), Some(Record::new("w").into_owned()));
-        shared.lock().refuse(None);
+        shared.refuse(None);
         answer_one(&shared);
         fill(&shared, 1);
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use flume::Sender;
 use keyway_client::{Connected, Error, Progress, Role, SessionPlan};
 use keyway_fabric::{DomainId, Event, Fabric, Machine, Memory, Now, SharedId, Time, Transmit, WallTime};
-use keyway_schema::batch::BATCH_HEADER_LEN;
 use keyway_schema::bootstrap::Role as Part;
 use keyway_schema::limits::{CONTROL_SLOT, PUBLISH_SLOT};
 
@@ -139,7 +138,7 @@ impl ProducerRole {
         if refused != self.refused && self.end.is_none() && !self.is_closing() {
             self.refused = refused;
             let server = self.options.server.clone();
-            self.shared.lock().refuse(refused.then_some(Error::ShuttingDown { server }));
+            self.shared.refuse(refused.then_some(Error::ShuttingDown { server }));
         }
     }
 
@@ -187,14 +186,7 @@ impl ProducerRole {
             let entry = &mut self.entries[place.expect("every batch of the machine has its entry")];
             let completion = entry.completion.take().expect("a batch is answered once");
             let (serial, records) = (entry.serial, entry.records);
-            let encoded = outcome.bytes.len() - BATCH_HEADER_LEN;
-            let mut buffer = self.shared.lock();
-            buffer.answered(outcome.bytes);
-            if result.is_ok() {
-                buffer.stats.records += u64::from(records);
-                buffer.stats.bytes += encoded as u64;
-            }
-            drop(buffer);
+            self.shared.answered(outcome.bytes, if result.is_ok() { records } else { 0 });
             if let Err(error) = &result {
                 self.failed(now, serial, records, error, Arc::strong_count(&completion) == 1);
             }
@@ -237,10 +229,10 @@ impl ProducerRole {
     }
 
     fn flush(&mut self, now: Now, deadline: Duration, closing: bool, reply: Reply) {
-        let mut buffer = self.shared.lock();
         if closing {
-            buffer.refuse(Some(self.closed(None)));
+            self.shared.refuse(Some(self.closed(None)));
         }
+        let mut buffer = self.shared.lock();
         buffer.close_open();
         let up_to = self.submitted + buffer.full_len() as u64;
         drop(buffer);
@@ -301,13 +293,10 @@ impl ProducerRole {
     fn end_all(&mut self, now: Now, error: Error) {
         self.machine.abandon(&error);
         self.answer(now);
+        self.shared.refuse(Some(error.clone()));
         let mut records = 0;
-        loop {
-            let mut buffer = self.shared.lock();
-            buffer.refuse(Some(error.clone()));
-            let Some(batch) = buffer.next(true) else { break };
-            buffer.answered(batch.bytes);
-            drop(buffer);
+        while let Some(batch) = self.shared.next(true) {
+            self.shared.answered(batch.bytes, 0);
             if Arc::strong_count(&batch.completion) == 1 {
                 records += u64::from(batch.records);
             }

@@ -5,12 +5,16 @@
 
 mod stub;
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use keyway_client::wait_for;
 use keyway_fabric::{SystemClock, Time};
 use keyway_producer::{ErrorKind, Producer, ProducerBuilder};
+use keyway_schema::Code;
+use keyway_schema::bootstrap::Bootstrap;
 use stub::{Batches, Stub};
 
 /// The deadline of what is expected to end by it.
@@ -74,7 +78,6 @@ fn connecting_to_something_else_names_what_it_is_not() {
         let address = listener.local_addr().unwrap();
         let answering = std::thread::Builder::new()
             .spawn(move || {
-                use std::io::{Read, Write};
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
                 drop(stream.read_to_end(&mut Vec::new()));
@@ -83,6 +86,25 @@ fn connecting_to_something_else_names_what_it_is_not() {
         let error = builder(address).connect().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Handshake, "{error}");
         answering.join().unwrap();
+    });
+}
+
+#[test]
+fn a_broker_of_another_version_is_not_asked_twice() {
+    in_time(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let refusing = std::thread::Builder::new()
+            .spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let refused = Bootstrap::Refused { code: Code::Version.number(), text: "2, not 1".into() };
+                stream.write_all(&refused.encode().unwrap()).unwrap();
+                drop(stream.read_to_end(&mut Vec::new()));
+            })
+            .unwrap();
+        let error = builder(address).connect_timeout(HUNG).connect().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused(Code::Version), "{error}");
+        refusing.join().unwrap();
     });
 }
 
@@ -121,9 +143,9 @@ fn flush_and_close_end_in_time_when_the_broker_is_gone() {
         let producer = builder(stub.address).connect().unwrap();
         let pending = producer.enqueue("never").unwrap();
         drop(stub);
-        let error = producer.flush(DEADLINE).unwrap_err();
+        let error = wait_for(producer.flush_async(DEADLINE), Some(HUNG)).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        let error = producer.close(DEADLINE).unwrap_err();
+        let error = wait_for(producer.close_async(DEADLINE), Some(HUNG)).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.to_string().contains("cannot reach"), "{error}");
         assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::Closed);

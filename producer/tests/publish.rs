@@ -314,3 +314,41 @@ fn what_the_broker_refuses_for_good_ends_the_attempt_at_once() {
     let error = Producer::builder(missing, "t").connect_timeout(timeout).connect().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
+
+#[test]
+fn a_producer_waits_for_a_session_until_its_deadline() {
+    let broker = Broker::builder().listen("127.0.0.1:0").pool_size(64 << 20).sessions_max(1).start().unwrap();
+    let first = producer(address(&broker));
+    let timeout = Duration::from_millis(200);
+    let error = Producer::builder(address(&broker), "t").connect_timeout(timeout).connect().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.to_string().contains("no session left"), "{error}");
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| producer(address(&broker)));
+        first.close(PATIENCE).unwrap();
+        second.join().unwrap().enqueue("it has the session now").unwrap().wait().unwrap();
+    });
+}
+
+#[test]
+fn a_broker_that_stops_is_told_apart_and_its_successor_found() {
+    let old = broker();
+    let address = address(&old);
+    let producer = producer(address);
+    producer.enqueue("before").unwrap().wait().unwrap();
+    old.stop(PATIENCE).unwrap();
+    let error = loop {
+        // What is taken before the word of the stop has come waits for the successor.
+        match producer.try_send("meanwhile") {
+            Err(error) if error.kind() != ErrorKind::Full => break error,
+            _ => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::ShuttingDown, "{error}");
+    assert!(error.is_retryable());
+    assert_eq!(error.into_record(), Some(Record::new("meanwhile").into_owned()));
+    let new = broker_at(&address.to_string());
+    enqueue_persistently(&producer, "after").wait().unwrap();
+    assert!(new.counters().unwrap().records >= 1);
+    producer.close(PATIENCE).unwrap();
+}
