@@ -122,10 +122,9 @@ impl Subscription {
         } else if let Some(step) = self.tick(current, (offset, sequence), around) {
             return step;
         }
-        if current > 0 || has_news || !self.is_armed {
-            if let Some(step) = self.grant_missing(current, (offset, sequence), around) {
-                return step;
-            }
+        let may_hold_keys = current > 0 || has_news || !self.is_armed;
+        if may_hold_keys && let Some(step) = self.grant_missing(current, (offset, sequence), around) {
+            return step;
         }
         self.listen(around.hub);
         Step::Rest

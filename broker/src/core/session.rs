@@ -178,7 +178,7 @@ impl Session {
         let linger = self.lingers_until.filter(|_| self.life == Life::Ending);
         let offer = self.reads.iter().find(|read| !read.is_given_up).map(|read| read.deadline);
         let offer = offer.filter(|_| matches!(self.life, Life::Open | Life::Ending));
-        let wanted = [linger, offer].into_iter().flatten().min().filter(|at| *at > now);
+        let wanted = [linger, offer].into_iter().flatten().filter(|at| *at > now).min();
         hub.timers.set(Timer::Session(self.me), &mut self.timer, wanted);
     }
 
@@ -245,11 +245,10 @@ impl Session {
         }
     }
 
-    /// Sets a subscription's timer to the soonest of its times that is not past: what is past was just done, or waits for the
-    /// endpoint.
+    /// Sets a subscription's timer to the soonest of its times.
     pub(super) fn set_subscription_timer(&mut self, number: u32, now: Time, hub: &mut Hub) {
         let Some(subscription) = self.subscriptions.get_mut(&number) else { return };
-        let wanted = subscription.wanted_time(hub).filter(|at| *at > now);
+        let wanted = subscription.wanted_time(now, hub);
         hub.timers.set(Timer::Subscription(self.me, number), &mut subscription.timer, wanted);
     }
 
@@ -329,7 +328,7 @@ impl Session {
         self.stock.unreserve(subscription.depth, hub, now);
     }
 
-    /// Whether the broker may end it without loss, once it stops.
+    /// Whether the broker is to end it now that it stops: nothing would be lost.
     pub(super) fn is_drained(&self, hub: &Hub) -> bool {
         let caught_up = |subscription: &Subscription| {
             let topic = hub.known(subscription.topic);
@@ -338,12 +337,17 @@ impl Session {
                     && topic.reservations.is_empty()
                     && topic.waiting.is_empty())
         };
-        self.knows_of_stop
+        let is_idle = self.knows_of_stop
             && self.reads.is_empty()
             && self.waiting == 0
             && self.replies.is_empty()
             && self.commits.is_empty()
-            && self.subscriptions.values().all(caught_up)
+            && self.subscriptions.values().all(caught_up);
+        match self.life {
+            Life::Connecting => true,
+            Life::Open => is_idle,
+            Life::Ending | Life::Closing => false,
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Stock {
     unbinds: VecDeque<Place>,
     /// Allocations on their way.
     allocating: u32,
+    /// The last one failed: none is asked for until a window of its own has come back.
+    is_refused: bool,
     /// Windows that the subscriptions may bind at once, and that they may count on.
     depth: u32,
     reserved: u32,
@@ -123,7 +125,9 @@ impl Stock {
     /// Whether a window should be allocated, or a replacement ahead of its need.
     pub(super) fn may_allocate(&self, hub: &Hub) -> bool {
         let count = self.count();
-        count < self.depth + self.old && (count < self.reserved || hub.windows_claimed < hub.config.windows_max)
+        !self.is_refused
+            && count < self.depth + self.old
+            && (count < self.reserved || hub.windows_claimed < hub.config.windows_max)
     }
 
     /// Whether replacements are due and not on their way.
@@ -140,6 +144,7 @@ impl Stock {
     /// It was answered.
     pub(super) fn allocated(&mut self, window: Option<WindowId>, id: SessionId, hub: &mut Hub) {
         self.allocating -= 1;
+        self.is_refused = window.is_none();
         if let Some(window) = window {
             let place = hub.windows.insert(window, id);
             self.all.push(place);
@@ -161,6 +166,7 @@ impl Stock {
 
     /// A window is unbound: it is a spare again, or at its end.
     pub(super) fn unbound(&mut self, place: Place, hub: &mut Hub, now: Time) {
+        self.is_refused = false;
         let window = hub.windows.get(place);
         if !window.has_uses() && !hub.faults.skip_quarantine {
             self.free(place, hub, now);
@@ -198,6 +204,7 @@ impl Stock {
     /// Frees a window at once: whatever its key opened is closed.
     pub(super) fn free(&mut self, place: Place, hub: &mut Hub, now: Time) {
         let Some(window) = hub.windows.remove(place) else { return };
+        self.is_refused = false;
         self.old -= u32::from(window.is_old());
         self.all.retain(|other| *other != place);
         if window.state == State::Idle {

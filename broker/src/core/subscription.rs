@@ -411,15 +411,15 @@ impl Subscription {
         }
     }
 
-    /// When it wants to be looked after next, whatever happens.
-    pub(super) fn wanted_time(&self, hub: &Hub) -> Option<Time> {
+    /// When it wants to be looked after next, whatever happens. What is past was just done, or waits for something else.
+    pub(super) fn wanted_time(&self, now: Time, hub: &Hub) -> Option<Time> {
         let deadline = self.grants.front().and_then(|held| hub.windows.get(held.window).grant);
         let deadline = deadline.map(|grant| grant.deadline).filter(|_| !hub.faults.ignore_deadline);
         let tick = match &self.scope {
             ScopeState::Segment(scope) if !self.is_ended => scope.wanted_tick(),
             _ => None,
         };
-        [deadline, tick].into_iter().flatten().min()
+        [deadline, tick].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     pub(super) fn view(&self) -> SubscriptionView {

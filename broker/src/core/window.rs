@@ -78,3 +78,56 @@ impl State {
         matches!(self, Self::Binding | Self::Live)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_and_event() {
+        use Event::{Bind, Bound, Release, Supersede, Unbind, Unbound};
+        use State::{Binding, Idle, Live, Unbinding};
+        let superseded = |bound| Some(State::Superseded { bound });
+        let released = |bound| Some(State::Released { bound });
+        let none = None;
+        let events = [Bind, Bound, Supersede, Release, Unbind, Unbound];
+        let table = [
+            (Idle, [Some(Binding), none, none, none, Some(Unbinding), none]),
+            (Binding, [none, Some(Live), superseded(false), released(false), none, none]),
+            (Live, [none, none, superseded(true), released(true), none, none]),
+            (
+                State::Superseded { bound: false },
+                [none, superseded(true), superseded(false), released(false), none, none],
+            ),
+            (State::Superseded { bound: true }, [none, none, superseded(true), released(true), none, none]),
+            (State::Released { bound: false }, [none, released(true), none, none, none, none]),
+            (State::Released { bound: true }, [none, none, none, none, Some(Unbinding), none]),
+            (Unbinding, [none, none, none, none, none, Some(Idle)]),
+        ];
+        for (state, after) in table {
+            for (event, expected) in events.into_iter().zip(after) {
+                assert_eq!(state.after(event), expected, "{state:?}, {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_posted_for_a_busy_window_and_no_key_is_taken_before_its_release() {
+        let states = [
+            State::Idle,
+            State::Binding,
+            State::Live,
+            State::Superseded { bound: false },
+            State::Superseded { bound: true },
+            State::Released { bound: false },
+            State::Released { bound: true },
+            State::Unbinding,
+        ];
+        for state in states {
+            let can_be_posted = state.after(Event::Bind).is_some() || state.after(Event::Unbind).is_some();
+            assert!(!(can_be_posted && state.is_busy()), "{state:?}");
+            let is_in_use = state.is_current() || matches!(state, State::Superseded { .. });
+            assert!(!(can_be_posted && is_in_use), "{state:?}");
+        }
+    }
+}

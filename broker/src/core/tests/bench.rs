@@ -100,6 +100,8 @@ pub(super) struct Bench {
     pub(super) holds_binds: bool,
     /// READs of offers are not executed.
     pub(super) holds_reads: bool,
+    /// SENDs are not executed.
+    pub(super) holds_sends: bool,
     /// How many windows may be allocated.
     pub(super) windows_left: u32,
     events: VecDeque<Event>,
@@ -148,6 +150,7 @@ impl Bench {
             now: Now { time: Time(1_000_000), wall: WallTime(1_000_000_000) },
             holds_binds: false,
             holds_reads: false,
+            holds_sends: false,
             windows_left: u32::MAX,
             events: VecDeque::new(),
             held: VecDeque::new(),
@@ -296,6 +299,10 @@ impl Bench {
                 self.held.push_back((link, op, work));
                 return;
             }
+            Work::Send { .. } if self.holds_sends => {
+                self.held.push_back((link, op, work));
+                return;
+            }
             Work::Read { .. } | Work::Send { .. } => {}
         }
         self.perform(link, op, work);
@@ -412,6 +419,11 @@ impl Bench {
 
     pub(super) fn stops_crediting(&mut self, client: Client) {
         self.links.get_mut(&client.link).expect("the link exists").is_generous = false;
+    }
+
+    /// How many local memories there are.
+    pub(super) fn locals(&self) -> usize {
+        self.memory.locals.len()
     }
 
     /// How many receive slots the broker has posted for a client.

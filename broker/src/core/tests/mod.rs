@@ -1,5 +1,8 @@
 //! The core, driven by hand.
 
 mod bench;
+mod garbage;
+mod limits;
+mod pieces;
 mod publishing;
 mod segments;

@@ -105,6 +105,16 @@ fn a_key_that_is_not_released_dies_at_its_deadline_and_ends_only_its_session() {
 }
 
 #[test]
+fn a_key_dies_at_its_deadline_though_a_tick_is_overdue_that_cannot_be_done() {
+    let mut bench = Bench::new(config(8));
+    bench.windows_left = 1;
+    let (consumer, _) = start(&mut bench);
+    let only = bench.grants(consumer).remove(0);
+    bench.pass_ms(110);
+    assert_eq!(bench.read_grant(&only), None);
+}
+
+#[test]
 fn a_key_whose_bind_never_completes_dies_with_its_endpoint_at_its_deadline() {
     let mut bench = Bench::new(config(8));
     bench.holds_binds = true;
