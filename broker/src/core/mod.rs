@@ -359,7 +359,10 @@ impl Core {
 
     /// Ends the sessions of which nothing is left to do.
     fn end_drained(&mut self, now: Now) {
-        let drained: Vec<_> = self.sessions.iter().filter(|(_, it)| it.is_drained(&self.hub)).map(|it| it.0).collect();
+        // Those that are being ended have nothing left to do either, and would be made ready again for ever.
+        let ends = |session: &Session| matches!(session.life, Life::Ending | Life::Closing);
+        let drained = self.sessions.iter().filter(|(_, it)| !ends(it) && it.is_drained(&self.hub)).map(|it| it.0);
+        let drained: Vec<_> = drained.collect();
         for place in drained {
             self.end_stopping(place, now);
         }
