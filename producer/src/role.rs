@@ -179,6 +179,10 @@ impl ProducerRole {
     fn answer(&mut self, now: Now) -> usize {
         let mut work = 0;
         while let Some(outcome) = self.machine.poll_outcome() {
+            if work == 0 {
+                // Before anybody is told: whoever has a receipt finds it in the figures.
+                self.publish_stats();
+            }
             work += 1;
             let result =
                 outcome.result.map(|(sequence, nanoseconds)| Receipt { sequence, time: WallTime(nanoseconds) });
@@ -404,11 +408,11 @@ impl Role for ProducerRole {
         }
         work += self.submit(now);
         work += self.lend(fabric);
+        work += self.flushed(now);
         if work > 0 {
-            // Before flushes are answered: whoever waited for one sees its figures.
             self.publish_stats();
         }
-        Ok(work + self.flushed(now))
+        Ok(work)
     }
 
     fn progress(&self) -> Progress {
