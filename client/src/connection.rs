@@ -3,6 +3,9 @@
 //! This part knows sessions and nothing of what they are for; the driver tells it what the fabric reported and whether the
 //! role was content with the session.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use keyway_fabric::{DownCause, Event, Fabric, LinkId, Machine, Memory, Now, Time, Transmit, Watch};

@@ -136,6 +136,15 @@ impl ProducerMachine {
         self.reason = None;
     }
 
+    /// The session is over, and its `Down` was handled. `cause` is what else is known of its end, such as the broker's word on the
+    /// bootstrap stream, which comes also where a last message could not. Returns the reason that the machine knows, or that.
+    pub fn session_over(&mut self, cause: Error) -> Error {
+        self.take_reason().unwrap_or_else(|| {
+            self.judge(&cause);
+            cause
+        })
+    }
+
     /// Why the machine closed its last session itself, if it did.
     pub fn take_reason(&mut self) -> Option<Error> {
         self.reason.take()

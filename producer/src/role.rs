@@ -388,7 +388,7 @@ impl Role for ProducerRole {
     }
 
     fn disconnected(&mut self, _now: Now, cause: Error) -> Error {
-        let cause = self.machine.take_reason().unwrap_or(cause);
+        let cause = self.machine.session_over(cause);
         self.last = Some(cause.clone());
         cause
     }

@@ -1,7 +1,7 @@
 //! What the broker's messages mean to a producer.
 
 use keyway_channel::Received;
-use keyway_client::Error;
+use keyway_client::{Error, ErrorKind};
 use keyway_fabric::{LocalSpan, Memory, Op};
 use keyway_schema::message::{ArchivedFailed, ArchivedTopicOpened};
 use keyway_schema::{Code, ToClientRef};
@@ -87,7 +87,6 @@ impl ProducerMachine {
     fn failed(&mut self, failed: &ArchivedFailed) {
         let request = failed.request.to_native();
         let code = failed.code.to_native();
-        let known = Code::from_number(code);
         let refused = |what: &str| Error::refused(what, code, failed.text.as_str());
         let Some(session) = &self.session else { return };
         if matches!(session.state, State::ExpectOpened { request: asked, .. } if asked == request) {
@@ -98,14 +97,19 @@ impl ProducerMachine {
             return self.close(error);
         }
         let error = refused("to go on with the session");
-        match known {
-            Some(Code::Evicted) => self.fatal = Some(error.clone()),
+        self.judge(&error);
+        self.close(error);
+    }
+    /// What the broker's reason for ending a session means for what was sent in it.
+    pub(super) fn judge(&mut self, error: &Error) {
+        match error.kind() {
+            ErrorKind::Refused(Code::Evicted) => self.fatal = Some(error.clone()),
             // The same batch would be refused again. The first that the broker lacks is the one that it means; PoolExhausted
             // passes, but whoever publishes into a pool without a free segment should hear of it.
-            Some(Code::PoolExhausted) => self.blame = Some(refused("a batch")),
-            Some(code) if !code.is_retryable() => self.blame = Some(refused("a batch")),
+            ErrorKind::Refused(code) if !code.is_retryable() || code == Code::PoolExhausted => {
+                self.blame = Some(error.clone());
+            }
             _ => {}
         }
-        self.close(error);
     }
 }

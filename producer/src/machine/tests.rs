@@ -369,6 +369,19 @@ fn the_batch_that_the_broker_refused_fails_and_the_others_go_on() {
 }
 
 #[test]
+fn a_refusal_that_comes_on_the_bootstrap_stream_alone_counts_as_well() {
+    let mut bench = Bench::new();
+    bench.open(1, 0);
+    bench.submit(10);
+    bench.down();
+    let said = Error::refused("to go on with the session", Code::BatchInvalid.number(), "no");
+    let cause = bench.machine.session_over(said);
+    assert_eq!(cause.kind(), ErrorKind::Refused(Code::BatchInvalid));
+    bench.open(1, 0);
+    assert_eq!(bench.outcomes(), [(1, Err(ErrorKind::Refused(Code::BatchInvalid)))]);
+}
+
+#[test]
 fn a_batch_that_a_recreated_topic_does_not_take_fails_alone() {
     let mut bench = Bench::new();
     bench.open(1, 0);

@@ -1,0 +1,254 @@
+//! A connection, with a broker played by hand: what each event makes of each state, and that nothing is left behind.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use keyway_fabric::soft::{self, Pipe, SoftConfig, SoftFabric};
+use keyway_fabric::{Dial, EndpointAddress, EndpointConfig, Holdings, Stream, drive};
+use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role as Part};
+use keyway_schema::limits::CONTROL_SLOT;
+
+use super::*;
+use crate::Server;
+
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The broker's ends of what was dialled.
+#[derive(Debug, Default)]
+struct Desk {
+    streams: Mutex<VecDeque<UnixStream>>,
+    data: Mutex<VecDeque<Pipe>>,
+}
+
+impl Dial for Desk {
+    fn bootstrap(&self) -> io::Result<UnixStream> {
+        let (client, broker) = UnixStream::pair()?;
+        self.streams.lock().unwrap().push_back(broker);
+        Ok(client)
+    }
+
+    fn data(&self, _preamble: &[u8]) -> io::Result<Stream> {
+        let (client, broker) = Pipe::pair()?;
+        self.data.lock().unwrap().push_back(broker);
+        Ok(Stream::Memory(client))
+    }
+}
+
+/// A role that wants nothing.
+struct Idle;
+
+impl Machine for Idle {
+    fn handle(&mut self, _: Now, _: Event, _: &mut dyn Memory) {}
+    fn handle_timeout(&mut self, _: Now, _: &mut dyn Memory) {}
+    fn timeout(&self) -> Option<Time> {
+        None
+    }
+    fn transmit(&mut self, _: Now, _: &mut dyn Memory) -> Option<Transmit> {
+        None
+    }
+}
+
+struct Bench {
+    now: Now,
+    desk: Arc<Desk>,
+    connection: Connection,
+    report: LinkReport,
+    fabric: SoftFabric,
+    events: Vec<Event>,
+    empty: Holdings,
+    /// The broker's side.
+    broker: SoftFabric,
+    link: Option<LinkId>,
+    stream: Option<UnixStream>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let desk = Arc::new(Desk::default());
+        let mut fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+        let domain = fabric.domain().unwrap();
+        let empty = fabric.holdings();
+        let server = Server::InProcess(Arc::clone(&desk) as Arc<dyn Dial>);
+        let preamble = |peer: &EndpointAddress| soft::preamble(peer).map(|preamble| preamble.to_vec());
+        let connection =
+            Connection::new(Target { server, domain, preamble }, ATTEMPT_TIMEOUT, fastrand::Rng::with_seed(1));
+        Self {
+            now: Now::default(),
+            desk,
+            connection,
+            report: LinkReport::default(),
+            fabric,
+            events: Vec::new(),
+            empty,
+            broker: SoftFabric::new(SoftConfig::default()).unwrap(),
+            link: None,
+            stream: None,
+        }
+    }
+
+    /// Turns until nothing more happens, and collects the changes.
+    fn settle(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut quiet = 0;
+        while quiet < 3 {
+            let plan = || SessionPlan {
+                role: Part::Consumer,
+                name: "test".into(),
+                receive_slots: 8,
+                receive_size: CONTROL_SLOT,
+                send_slots_max: 8,
+                send_size_max: CONTROL_SLOT,
+                work_depth: 4,
+                remote_read: false,
+                offers_max: 0,
+            };
+            self.connection.woken();
+            let change = self.connection.turn(self.now, plan, &mut self.report, &mut self.fabric);
+            let mut attended = Attended { role: &mut Idle, report: &mut self.report };
+            let work = drive(&mut attended, &mut self.fabric, self.now, &mut self.events).unwrap();
+            let mut events = Vec::new();
+            self.broker.poll(&mut events, 16);
+            quiet = if work > 0 || change.is_some() || !events.is_empty() { 0 } else { quiet + 1 };
+            changes.extend(change);
+        }
+        changes
+    }
+
+    fn say(&mut self, message: &Bootstrap) {
+        self.stream.as_mut().unwrap().write_all(&message.encode().unwrap()).unwrap();
+    }
+
+    fn hear(&mut self) -> Bootstrap {
+        let stream = self.stream.as_mut().unwrap();
+        let mut prefix = [0; 4];
+        stream.read_exact(&mut prefix).unwrap();
+        let mut archive = vec![0; Bootstrap::frame_len(prefix).unwrap()];
+        stream.read_exact(&mut archive).unwrap();
+        Bootstrap::decode(&archive).unwrap()
+    }
+
+    /// The client has dialled and said its Hello.
+    fn dialled(&mut self) {
+        assert!(self.settle().is_empty());
+        self.stream = self.desk.streams.lock().unwrap().pop_front();
+        let mut preamble = [0; PREAMBLE.len()];
+        self.stream.as_mut().unwrap().read_exact(&mut preamble).unwrap();
+        assert_eq!(preamble, PREAMBLE);
+        assert!(matches!(self.hear(), Bootstrap::Hello { role: Part::Consumer, .. }));
+    }
+
+    /// The broker has welcomed it, and both endpoints are up; `Ready` is not said.
+    fn welcomed(&mut self) {
+        self.dialled();
+        let domain = self.broker.domain().unwrap();
+        let config = EndpointConfig { domain, send_depth: 8, receive_depth: 8, remote_read: true };
+        let (link, address) = self.broker.endpoint(config).unwrap();
+        self.link = Some(link);
+        self.say(&Bootstrap::Welcome {
+            instance: 11,
+            session: 12,
+            generation: 13,
+            fabric: "soft".into(),
+            endpoint: address.0,
+            receive_slots: 6,
+            receive_size: CONTROL_SLOT,
+            offers: 0,
+        });
+        assert!(self.settle().is_empty());
+        let Bootstrap::Confirm { endpoint } = self.hear() else { panic!("the client confirms") };
+        self.broker.connect(link, &EndpointAddress(endpoint)).unwrap();
+        let data = self.desk.data.lock().unwrap().pop_front().unwrap();
+        self.broker.attach(link, Stream::Memory(data)).unwrap();
+        assert!(self.settle().is_empty());
+    }
+
+    fn up(&mut self) {
+        self.welcomed();
+        self.say(&Bootstrap::Ready);
+        let changes = self.settle();
+        let [Change::Connected(connected)] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!((connected.instance, connected.session, connected.channel.generation), (11, 12, 13));
+        assert_eq!((connected.channel.send_slots, connected.channel.receive_slots), (6, 8));
+    }
+
+    fn state(&self) -> &'static str {
+        match self.connection.state {
+            State::Pausing { .. } => "Pausing",
+            State::Connecting(_) => "Connecting",
+            State::Up { .. } => "Up",
+            State::Closing { .. } => "Closing",
+        }
+    }
+}
+
+#[test]
+fn every_event_in_every_state() {
+    type Step = fn(&mut Bench);
+    let states: [(&str, Step); 3] =
+        [("ExpectWelcome", Bench::dialled), ("ExpectReady", Bench::welcomed), ("Up", Bench::up)];
+    let events: [(&str, Step); 6] = [
+        ("the stream ends", |bench| bench.stream = None),
+        ("Refused", |bench| bench.say(&Bootstrap::Refused { code: 5, text: "no".into() })),
+        ("garbage", |bench| bench.stream.as_mut().unwrap().write_all(b"HTTP/1.1 400").unwrap()),
+        ("Confirm", |bench| bench.say(&Bootstrap::Confirm { endpoint: vec![] })),
+        ("the link goes down", |bench| {
+            if let Some(link) = bench.link {
+                bench.broker.close(link);
+            }
+        }),
+        ("the attempt's time is over", |bench| bench.now.time = bench.now.time + ATTEMPT_TIMEOUT),
+    ];
+    let mut table = String::new();
+    for (name, prepare) in states {
+        for (event, happen) in &events {
+            let mut bench = Bench::new();
+            prepare(&mut bench);
+            happen(&mut bench);
+            let changes: Vec<String> = bench
+                .settle()
+                .into_iter()
+                .map(|change| match change {
+                    Change::Connected(_) => "connected".into(),
+                    Change::Disconnected(cause) => format!("disconnected, {:?}", cause.kind()),
+                    Change::Unreachable(cause) => format!("unreachable, {:?}", cause.kind()),
+                })
+                .collect();
+            table += &format!("{name} + {event} -> {}: {}\n", bench.state(), changes.join("; "));
+            if bench.state() == "Pausing" {
+                assert_eq!(bench.fabric.holdings(), bench.empty, "{name} + {event} leaves something behind");
+            }
+        }
+    }
+    assert_eq!(table, include_str!("table.txt"), "the table is now:\n{table}");
+}
+
+#[test]
+fn the_next_attempt_begins_after_a_pause() {
+    let mut bench = Bench::new();
+    bench.up();
+    bench.stream = None;
+    assert!(matches!(bench.settle().as_slice(), [Change::Disconnected(_)]));
+    assert!(bench.desk.streams.lock().unwrap().is_empty(), "not yet");
+    let pause = bench.connection.timeout().unwrap().since(bench.now.time);
+    assert!(pause >= crate::PAUSE_MIN && pause <= 2 * crate::PAUSE_MIN, "{pause:?}");
+    bench.now.time = bench.now.time + pause;
+    bench.up();
+}
+
+#[test]
+fn an_end_in_every_state_leaves_nothing_behind() {
+    let prepare: [fn(&mut Bench); 3] = [Bench::dialled, Bench::welcomed, Bench::up];
+    for prepare in prepare {
+        let mut bench = Bench::new();
+        prepare(&mut bench);
+        let mut pending = bench.connection.end(bench.now, &mut bench.report, &mut bench.fabric);
+        while pending {
+            let mut attended = Attended { role: &mut Idle, report: &mut bench.report };
+            drive(&mut attended, &mut bench.fabric, bench.now, &mut bench.events).unwrap();
+            pending = !bench.connection.turn_end(bench.now, &mut bench.report, &mut bench.fabric);
+        }
+        assert_eq!(bench.fabric.holdings(), bench.empty);
+    }
+}
