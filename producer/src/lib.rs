@@ -22,6 +22,7 @@ mod builder;
 mod completion;
 mod error;
 mod flight;
+mod lost;
 pub mod machine;
 mod offer;
 mod producer;

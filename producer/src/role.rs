@@ -13,6 +13,7 @@ use keyway_schema::limits::{CONTROL_SLOT, PUBLISH_SLOT};
 use crate::buffer::{FullBatch, Shared};
 use crate::completion::{Completion, Receipt};
 use crate::flight::Ticket;
+use crate::lost::Lost;
 use crate::machine::{Limits, OFFERS_MAX, ProducerMachine};
 use crate::offer::OfferMemory;
 
@@ -25,9 +26,6 @@ const SEND_SLOTS_MAX: u16 = 64;
 /// How much of a close's deadline is kept for ending the thread.
 const END_SHARE: u32 = 4;
 const END_TIME_MAX: Duration = Duration::from_millis(50);
-
-/// How often lost records are logged at most.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the application asks for, beside publishing.
 #[derive(Debug)]
@@ -92,15 +90,6 @@ struct Flush {
     closing: bool,
     failed: Option<Error>,
     reply: Reply,
-}
-
-/// Records that failed while nobody held their `Pending`.
-#[derive(Debug, Default)]
-struct Lost {
-    /// Not yet told by a flush or close.
-    untold: Option<Error>,
-    unlogged: u64,
-    log_at: Time,
 }
 
 impl ProducerRole {
@@ -210,21 +199,8 @@ impl ProducerRole {
             told = true;
         }
         if unheld {
-            self.lost.unlogged += u64::from(records);
-            if !told {
-                self.lost.untold.get_or_insert_with(|| error.clone());
-            }
-            self.log_lost(now, error);
-        }
-    }
-
-    /// Says how many records were lost without anybody waiting for them, once a second at most.
-    fn log_lost(&mut self, now: Now, error: &Error) {
-        if self.lost.unlogged > 0 && self.lost.log_at <= now.time {
-            let records = std::mem::take(&mut self.lost.unlogged);
-            let topic = &self.options.topic;
-            tracing::error!(records, %topic, %error, "records were not published, and nobody waits for their receipts");
-            self.lost.log_at = now.time + LOG_INTERVAL;
+            self.lost.add(records, error, told);
+            self.lost.log(now, &self.options.topic, error);
         }
     }
 
@@ -241,7 +217,7 @@ impl ProducerRole {
         let up_to = self.submitted + buffer.full_len() as u64;
         drop(buffer);
         let kept = if closing { END_TIME_MAX.min(deadline / END_SHARE) } else { Duration::ZERO };
-        let failed = self.lost.untold.take();
+        let failed = self.lost.take_untold();
         let until = now.time + deadline.saturating_sub(kept);
         self.flushes.push(Flush { up_to, until, after: deadline, closing, failed, reply });
     }
@@ -302,13 +278,13 @@ impl ProducerRole {
         while let Some(batch) = self.shared.next(true) {
             self.shared.answered(batch.bytes, 0);
             if Arc::strong_count(&batch.completion) == 1 {
-                records += u64::from(batch.records);
+                records += batch.records;
             }
             batch.completion.complete(Err(error.clone()));
         }
-        self.lost.unlogged += records;
-        self.lost.log_at = Time::ZERO;
-        self.log_lost(now, &error);
+        // Nothing untold is left: whoever asks from now on hears of the end.
+        self.lost.add(records, &error, true);
+        self.lost.log_rest(&self.options.topic, &error);
     }
 
     fn fail_flushes(&mut self, error: &Error) {
