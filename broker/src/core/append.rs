@@ -212,7 +212,7 @@ impl Hub {
             _ => None,
         };
         if let Some(Err(_)) = outcome {
-            self.give_up(topic, reservation.producer, reservation.number);
+            self.give_up(topic, ticket);
         }
         let state = match outcome {
             Some(Ok(header)) => ReservationState::Ready(header),
@@ -226,21 +226,27 @@ impl Hub {
         Some(outcome?.map(|header| header.number))
     }
 
-    /// Gives up the batches of a producer from `number` on that are not committed: they become fillers, and are to be sent
-    /// again.
-    pub(super) fn give_up(&mut self, topic: u32, producer: u64, number: u64) {
+    /// Gives up an offered batch that is still being READ, and what its producer sent behind it: they become fillers, and are
+    /// to be sent again. Returns whether it was not given up before.
+    pub(super) fn give_up(&mut self, topic: u32, ticket: u64) -> bool {
         let (entry, _) = self.topic_and_pool(topic);
-        for reservation in &mut entry.reservations {
-            if reservation.producer != producer || reservation.number < number {
-                continue;
-            }
+        let Some(Reservation { producer, number, state: ReservationState::Reading, .. }) =
+            entry.reservation(ticket).map(|reservation| *reservation)
+        else {
+            return false;
+        };
+        let first = (ticket - entry.first_ticket) as usize;
+        for reservation in entry.reservations.range_mut(first..).filter(|it| it.producer == producer) {
             reservation.state = match reservation.state {
                 ReservationState::Reading => ReservationState::Failing,
                 ReservationState::Ready(_) => ReservationState::Filler,
                 given_up => given_up,
             };
         }
+        // What waits for a segment has no place yet, so it needs no filler.
+        entry.waiting.retain(|waiting| waiting.batch.origin().0 != producer);
         entry.producers.take_back(producer, number);
+        true
     }
 
     /// Forgets the batches of a session that wait for a segment.

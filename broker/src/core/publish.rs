@@ -144,10 +144,10 @@ impl Session {
             Appended::NoRoom => return false,
             Appended::Taken => {}
             Appended::Read { ticket, from, into } => {
-                let (producer, number) = batch.origin();
+                let (_, number) = batch.origin();
                 let deadline = now.time + hub.config.offer_timeout;
                 let (is_posted, is_given_up) = (false, false);
-                let read = Read { topic, ticket, producer, number, from, into, deadline, is_posted, is_given_up };
+                let read = Read { topic, ticket, number, from, into, deadline, is_posted, is_given_up };
                 self.reads.push_back(read);
                 self.set_timer(now.time, hub);
             }

@@ -16,7 +16,7 @@ use super::log::Position;
 use super::notice::Refusal;
 use super::session::Session;
 use super::subscription::{Around, Subscription};
-use super::topic::{ReservationState, SubscriptionRef};
+use super::topic::{Reservation, ReservationState, SubscriptionRef};
 
 /// Grants that a subscription of segment scope holds at once unless it asks otherwise: two segments, each under an old and a
 /// new key.
@@ -161,12 +161,13 @@ impl Session {
     fn take_over(&self, number: u32, producer: u64, hub: &mut Hub) {
         let (topic, _) = hub.topic_and_pool(number);
         let Some(other) = topic.publishers.get(&producer).copied().filter(|other| *other != self.me) else { return };
-        let reading = |reservation: &&super::topic::Reservation| {
+        let reading = |reservation: &Reservation| {
             reservation.producer == producer && matches!(reservation.state, ReservationState::Reading)
         };
-        let offered = topic.reservations.iter().find(reading).map(|reservation| reservation.number);
-        if let Some(offered) = offered {
-            hub.give_up(number, producer, offered);
+        let offered = topic.reservations.iter().position(reading);
+        let offered = offered.map(|place| topic.first_ticket + place as u64);
+        if let Some(ticket) = offered {
+            hub.give_up(number, ticket);
         }
         hub.forget_waiting(number, other);
         let text = format!("producer {producer:#x} has opened topic {number} in a newer session");

@@ -70,7 +70,6 @@ pub(super) struct Session {
 pub(super) struct Read {
     pub(super) topic: u32,
     pub(super) ticket: u64,
-    pub(super) producer: u64,
     pub(super) number: u64,
     pub(super) from: RemoteSpan,
     pub(super) into: SharedSpan,
@@ -191,7 +190,9 @@ impl Session {
         let mut overdue = None;
         for read in self.reads.iter_mut().filter(|read| !read.is_given_up && read.deadline <= now.time) {
             read.is_given_up = true;
-            hub.give_up(read.topic, read.producer, read.number);
+            if !hub.give_up(read.topic, read.ticket) {
+                continue;
+            }
             let (topic, number, code) = (read.topic, read.number, Code::OfferTimeout);
             hub.notices.push(Notice::OfferFailed { id: self.id, topic, number, code });
             overdue.get_or_insert(number);

@@ -195,7 +195,8 @@ impl Stock {
         }
         loop {
             let place = self.unbinds.pop_front()?;
-            if self.all.contains(&place) && hub.windows.get_mut(place).take(Event::Unbind) {
+            // It may have been freed meanwhile, at its deadline.
+            if hub.windows.find_mut(place).is_some_and(|window| window.take(Event::Unbind)) {
                 return Some(place);
             }
         }

@@ -198,6 +198,9 @@ impl Subscription {
             return Step::Rest;
         }
         self.notice_drops(around.hub);
+        if self.grants.is_empty() {
+            self.tell_revoked = 0;
+        }
         if self.tell_lagged || self.tell_revoked > 0 {
             // Who holds nothing and takes nothing is told when it arms: by then it may be further behind.
             if !(self.is_paused && self.grants.is_empty()) {

@@ -112,6 +112,11 @@ impl Windows {
         self.slab.get_mut(place).expect("a session forgets a window before it is freed")
     }
 
+    /// A window that may have been freed.
+    pub(super) fn find_mut(&mut self, place: Place) -> Option<&mut Window> {
+        self.slab.get_mut(place)
+    }
+
     pub(super) fn remove(&mut self, place: Place) -> Option<Window> {
         self.slab.remove(place)
     }
