@@ -104,12 +104,13 @@ impl Core {
     /// # Errors
     ///
     /// Why not.
-    pub fn admit(&self, _role: Role) -> Result<(), Refusal> {
+    pub fn admit(&mut self, _role: Role) -> Result<(), Refusal> {
         if self.hub.stops_at.is_some() {
             return Err(Refusal::new(Code::ShuttingDown, "the broker is shutting down and takes no new sessions"));
         }
         let (open, max) = (self.sessions.len(), self.hub.config.sessions_max);
         if open >= max as usize {
+            self.hub.counters.refusals += 1;
             let text = format!("{open} sessions are open, which is the most; close one or raise the limit");
             return Err(Refusal::new(Code::SessionsExhausted, text));
         }
@@ -359,10 +360,7 @@ impl Core {
 
     /// Ends the sessions of which nothing is left to do.
     fn end_drained(&mut self, now: Now) {
-        // Those that are being ended have nothing left to do either, and would be made ready again for ever.
-        let ends = |session: &Session| matches!(session.life, Life::Ending | Life::Closing);
-        let drained = self.sessions.iter().filter(|(_, it)| !ends(it) && it.is_drained(&self.hub)).map(|it| it.0);
-        let drained: Vec<_> = drained.collect();
+        let drained: Vec<_> = self.sessions.iter().filter(|(_, it)| it.is_drained(&self.hub)).map(|it| it.0).collect();
         for place in drained {
             self.end_stopping(place, now);
         }

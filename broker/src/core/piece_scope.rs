@@ -58,9 +58,10 @@ struct Found {
 }
 
 impl PieceScope {
+    /// A subscription that takes `grant_bytes` at once; a grant of one batch may be longer.
     pub(super) fn batches(start: Position, grant_bytes: u32, settings: &EpochSettings) -> Self {
         let or_all = |limit: u64| if limit == 0 { u64::MAX } else { limit };
-        let bytes_max = or_all(settings.bytes).min(or_all(grant_bytes.into()));
+        let bytes_max = or_all(settings.bytes).min(grant_bytes.into());
         Self { at: start, piece: Piece::Batches { bytes_max, records_max: or_all(settings.records) } }
     }
 
@@ -104,7 +105,8 @@ impl PieceScope {
     }
 }
 
-/// The next whole batches of one segment, within the limits; at least one.
+/// The next whole batches of one segment, within the limits; at least one, and no filler first: what a grant of one batch
+/// covers is no longer than the longest batch.
 fn next_batches(
     at: &mut Position,
     (bytes_max, records_max): (u64, u64),
@@ -113,35 +115,34 @@ fn next_batches(
     memory: &dyn Memory,
 ) -> Next {
     let (log, pool) = (&hub.known(topic).log, &hub.pool);
-    *at = log.normalized(*at);
-    let Some(segment) = log.segment(at.segment) else { return Next::CaughtUp };
-    let start = *at;
-    let rest = (segment.committed - start.at, segment.end_sequence - start.sequence);
-    if rest.0 == 0 {
-        return Next::CaughtUp;
-    }
-    let mut end = start;
-    if u64::from(rest.0) <= bytes_max && rest.1 <= records_max {
-        (end.at, end.sequence) = (segment.committed, segment.end_sequence);
-    } else {
-        for _ in 0..LOOKS_MAX {
-            let Some(header) = log.header(pool, end, memory) else { break };
-            let (len, records) = (end.at + header.len - start.at, header.end_sequence() - start.sequence);
-            let fits = u64::from(len) <= bytes_max && records <= records_max;
-            if end.sequence > start.sequence && !fits {
-                break;
-            }
-            (end.at, end.sequence) = (start.at + len, header.end_sequence());
-            if !fits {
-                break;
-            }
+    let mut first = None;
+    for _ in 0..LOOKS_MAX {
+        *at = log.normalized(*at);
+        let Some(header) = log.header(pool, *at, memory) else { return Next::CaughtUp };
+        if header.records > 0 {
+            first = Some(header);
+            break;
         }
+        at.at += header.len;
+    }
+    let (Some(first), Some(segment)) = (first, log.segment(at.segment)) else { return Next::Again };
+    let start = *at;
+    let fits =
+        |end: Position| u64::from(end.at - start.at) <= bytes_max && end.sequence - start.sequence <= records_max;
+    let rest = Position { at: segment.committed, sequence: segment.end_sequence, ..start };
+    let mut end = Position { at: start.at + first.len, sequence: first.end_sequence(), ..start };
+    if fits(rest) {
+        end = rest;
+    }
+    for _ in 0..LOOKS_MAX {
+        let Some(header) = log.header(pool, end, memory) else { break };
+        let longer = Position { at: end.at + header.len, sequence: header.end_sequence(), ..start };
+        if !fits(longer) {
+            break;
+        }
+        end = longer;
     }
     *at = end;
-    if end.sequence == start.sequence {
-        // Nothing but fillers.
-        return Next::Again;
-    }
     Next::Found(Found {
         segment: start.segment,
         at: start.at,

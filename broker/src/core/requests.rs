@@ -221,6 +221,7 @@ impl Session {
             epoch: settings,
             depth,
         };
+        let grant_bytes = if subscribe.grant_bytes == 0 { subscribed.batch_max } else { subscribe.grant_bytes };
         let me = SubscriptionRef { session: self.me, subscription: number };
         let subscription = Subscription::new(
             me,
@@ -230,7 +231,7 @@ impl Session {
             subscribe.scope,
             settings,
             depth,
-            subscribe.grant_bytes,
+            grant_bytes,
             sequence,
             start,
         );

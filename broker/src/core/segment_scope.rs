@@ -14,7 +14,7 @@ use super::hub::Hub;
 use super::log::{Log, Position};
 use super::slab::Place;
 use super::subscription::{Around, Draft, ScopeState, Step, Subscription};
-use super::window::State;
+use super::window::{Event, State};
 
 /// The depth from which two segments can be granted at once: both must be re-keyed before either is released.
 const DEPTH_OF_TWO: u16 = 4;
@@ -95,6 +95,7 @@ impl Subscription {
     pub(super) fn step_segments(&mut self, around: &mut Around<'_>) -> Step {
         let log = &around.hub.known(self.topic).log;
         let (offset, sequence) = (log.offset(log.normalized(log.tail())), log.next_sequence());
+        self.leave_passed_segments(around.hub);
         let current = self.current(around.hub).count();
         let has_news = sequence > self.sequence;
         if self.is_armed && has_news {
@@ -128,6 +129,19 @@ impl Subscription {
         }
         self.listen(around.hub);
         Step::Rest
+    }
+
+    /// Takes the grants of segments out of use that the consumer is certainly through with: its next record is behind them. It
+    /// has said so before it could release their latest keys, where releases take longer than an epoch; re-keyed again
+    /// and again they would take the place of what it needs.
+    fn leave_passed_segments(&mut self, hub: &mut Hub) {
+        let position = self.segments().position;
+        for held in self.grants.iter().filter(|held| held.segment < position) {
+            let window = hub.windows.get_mut(held.window);
+            if window.state.is_current() {
+                window.take(Event::Supersede);
+            }
+        }
     }
 
     /// Binds the next segment of a tick.

@@ -172,8 +172,11 @@ impl Session {
 
     // ------------------------------------------------------------------------------------------------------- times
 
-    /// Sets its timer to the soonest of its times.
+    /// Sets its timer to the soonest of its times. One that is due already goes off in this very turn, and is set again then.
     pub(super) fn set_timer(&mut self, now: Time, hub: &mut Hub) {
+        if self.timer.is_some_and(|at| at <= now) {
+            return;
+        }
         let linger = self.lingers_until.filter(|_| self.life == Life::Ending);
         let offer = self.reads.iter().find(|read| !read.is_given_up).map(|read| read.deadline);
         let offer = offer.filter(|_| matches!(self.life, Life::Open | Life::Ending));
@@ -246,9 +249,13 @@ impl Session {
         }
     }
 
-    /// Sets a subscription's timer to the soonest of its times.
+    /// Sets a subscription's timer to the soonest of its times. One that is due already goes off in this very turn, and is
+    /// set again then.
     pub(super) fn set_subscription_timer(&mut self, number: u32, now: Time, hub: &mut Hub) {
         let Some(subscription) = self.subscriptions.get_mut(&number) else { return };
+        if subscription.timer.is_some_and(|at| at <= now) {
+            return;
+        }
         let wanted = subscription.wanted_time(now, hub);
         hub.timers.set(Timer::Subscription(self.me, number), &mut subscription.timer, wanted);
     }
@@ -347,6 +354,7 @@ impl Session {
         match self.life {
             Life::Connecting => true,
             Life::Open => is_idle,
+            // It is being ended already; to end it again would make it ready again, for ever.
             Life::Ending | Life::Closing => false,
         }
     }

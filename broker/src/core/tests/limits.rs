@@ -53,7 +53,7 @@ fn sessions_topics_subscriptions_and_windows_run_out_one_by_one_and_come_back() 
     bench.send(consumer, Goodbye {});
     bench.run();
     assert!(bench.open(Role::Consumer).is_ok());
-    assert_eq!(bench.core.counters().refusals, 4);
+    assert_eq!(bench.core.counters().refusals, 5);
 }
 
 #[test]

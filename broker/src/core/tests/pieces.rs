@@ -204,6 +204,22 @@ fn fillers_are_skipped() {
 }
 
 #[test]
+fn a_grant_of_one_batch_is_no_longer_than_the_longest_batch_whatever_fillers_are_before_it() {
+    let mut bench = Bench::new(config(8));
+    let producer = bench.producer(0xa);
+    let rival = bench.producer(0xb);
+    let offer = keyway_schema::message::Offer { topic: 1, number: 1, address: 0, len: 20_000, key: 1 };
+    bench.send(rival, offer);
+    bench.publish(producer, 0xa, 1, &[&[1; 20_000]]);
+    bench.publish(producer, 0xa, 2, &[b"small"]);
+    let consumer = bench.connect(Role::Consumer);
+    let request = Subscribe { grant_bytes: 1_000, ..subscribe(Scope::Batch, Start::Earliest) };
+    bench.subscribes(consumer, request);
+    let lens: Vec<_> = bench.grants(consumer).iter().map(|grant| grant.len).collect();
+    assert_eq!(lens, [64 + 8 + 20_000, 64 + 8 + 8]);
+}
+
+#[test]
 fn a_lapped_consumer_is_told_the_exact_gap_and_gets_the_rest() {
     for scope in [Scope::Batch, Scope::Message] {
         let mut bench = Bench::new(config(8));

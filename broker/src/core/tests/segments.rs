@@ -115,6 +115,18 @@ fn a_key_dies_at_its_deadline_though_a_tick_is_overdue_that_cannot_be_done() {
 }
 
 #[test]
+fn a_deadline_is_kept_though_an_event_of_the_same_turn_comes_first() {
+    let mut bench = Bench::new(config(8));
+    let (consumer, _) = start(&mut bench);
+    let grant = bench.grants(consumer).remove(0);
+    bench.pass_ms(109);
+    bench.now.time = bench.now.time + std::time::Duration::from_millis(1);
+    bench.send(consumer, arm(0));
+    bench.pass_ms(0);
+    assert_eq!(bench.read_grant(&grant), None);
+}
+
+#[test]
 fn a_key_whose_bind_never_completes_dies_with_its_endpoint_at_its_deadline() {
     let mut bench = Bench::new(config(8));
     bench.holds_binds = true;
@@ -189,6 +201,22 @@ fn two_segments_are_granted_in_order_and_the_consumer_moves_on() {
     let again = bench.grants(consumer);
     assert_eq!(offsets(&again), [(4, 1), (5, 2)]);
     assert_eq!(again.iter().map(|grant| grant.supersedes).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn a_segment_that_was_left_is_not_rekeyed_in_place_of_one_that_is_needed() {
+    let mut bench = Bench::new(config(8));
+    let (consumer, producer) = start(&mut bench);
+    fill(&mut bench, producer, 1..=10);
+    let first = bench.grants(consumer);
+    bench.pass_ms(10);
+    assert_eq!(bench.grants(consumer).len(), 2, "both are re-keyed");
+    // Its release names the keys before, as it has not seen the new ones yet; it is through with both segments.
+    bench.pass_ms(10);
+    let end = first[1].sequence * 2;
+    bench.send(consumer, release(2, end));
+    let offsets: Vec<_> = bench.grants(consumer).iter().map(|grant| grant.offset / SEGMENT).collect();
+    assert_eq!(offsets, [1, 2]);
 }
 
 #[test]
