@@ -357,10 +357,11 @@ impl Role for ConsumerRole {
     }
 
     fn turn(&mut self, now: Now, fabric: &mut dyn Fabric) -> Result<usize, Error> {
+        // Before the items: whoever has a record finds it counted.
+        self.publish();
         let mut work = self.hand_over(fabric)?;
         work += self.reclaim(fabric);
         self.opened |= self.machine.is_subscribed();
-        self.publish();
         self.log_lag(now);
         work += self.closed(now);
         work += self.refused();
