@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A broker on a port of its own.
 fn broker() -> Broker {
-    Broker::builder().listen("127.0.0.1:0").pool_size(64 << 20).segment_size(1 << 20).start().unwrap()
+    Broker::builder().listen("127.0.0.1:0").pool_size(64 << 20).segment_size(2 << 20).start().unwrap()
 }
 
 fn keyway(broker: &Broker, arguments: &[&str]) -> Command {
@@ -92,13 +92,13 @@ fn fewer_records_than_asked_for_are_a_failure_that_says_how_many() {
 #[test]
 fn records_that_the_ring_dropped_are_a_failure_unless_they_are_accepted() {
     let broker = broker();
-    let publish = ["pub", "lapped", "--count", "3000", "--size", "1KiB", "--segments", "2"];
+    let publish = ["pub", "lapped", "--count", "6000", "--size", "1KiB", "--segments", "2"];
     succeeded(&keyway(&broker, &publish).output().unwrap());
     let subscribe = ["sub", "lapped", "--from", "0", "--until-idle", "300ms", "--quiet", "--json"];
     let output = keyway(&broker, &subscribe).output().unwrap();
     let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
     let (records, lost) = (figures["records"].as_u64().unwrap(), figures["lost"].as_u64().unwrap());
-    assert!(lost > 0 && records + lost == 3000, "{figures}");
+    assert!(lost > 0 && records + lost == 6000, "{figures}");
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     succeeded(&keyway(&broker, &subscribe).arg("--allow-lag").output().unwrap());
     broker.stop(DEADLINE).unwrap();
