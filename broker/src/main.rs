@@ -21,8 +21,9 @@ use crate::options::Options;
 /// The command line cannot be used.
 const USAGE: u8 = 2;
 
-/// Signals that come this close together are one: `timeout` and some shells signal a process and then its whole group.
-const SAME_SIGNAL: Duration = Duration::from_millis(50);
+/// Signals that come this close together are one: `timeout` signals a process and then its whole group, some microseconds
+/// apart. Nobody who means the second one is so fast.
+const SAME_SIGNAL: Duration = Duration::from_millis(1);
 
 /// What the main thread waits for. Two signals and one failure are the most that is looked at.
 enum News {

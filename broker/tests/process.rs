@@ -12,9 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use keyway_fabric::{SystemClock, Time};
 use keyway_schema::Code;
-use keyway_schema::bootstrap::Bootstrap;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Socket, begin, receive, receive_refusal, receive_welcome};
+use support::{Socket, begin, receive_refusal, receive_welcome};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway-broker"));
@@ -91,52 +90,16 @@ fn the_ready_line_names_every_place_and_a_signal_stops_it_with_status_0() {
     }
 }
 
-/// A session whose endpoint never comes up: it holds up a stop until the deadline.
-fn hold_up(broker: &Process) -> TcpStream {
+#[test]
+fn a_client_in_the_middle_of_its_bootstrap_is_told_and_holds_up_no_stop() {
+    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "1h"]);
     let mut stream = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
     stream.guard();
     begin(&mut stream);
     receive_welcome(&mut stream);
-    stream
-}
-
-#[test]
-fn a_stop_is_over_at_the_deadline_with_status_0() {
-    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "100ms"]);
-    let mut session = hold_up(&broker);
     broker.signal(Signal::TERM);
-    assert_eq!(receive_refusal(&mut session).0, Code::ShuttingDown.number());
+    assert_eq!(receive_refusal(&mut stream).0, Code::ShuttingDown.number());
     assert_eq!(broker.end().0, Some(0));
-}
-
-#[test]
-fn while_it_stops_new_clients_are_told_and_a_second_signal_ends_it_at_once() {
-    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--drain", "1h"]);
-    let _session = hold_up(&broker);
-    broker.signal(Signal::TERM);
-    loop {
-        let mut late = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
-        late.guard();
-        begin(&mut late);
-        match receive(&mut late) {
-            // The signal has not arrived yet.
-            Bootstrap::Welcome { .. } => continue,
-            Bootstrap::Refused { code, .. } => assert_eq!(code, Code::ShuttingDown.number()),
-            other => panic!("{other:?} instead of Refused"),
-        }
-        break;
-    }
-    assert_eq!(broker.child.try_wait().unwrap(), None, "it waits for the session");
-    // What comes right behind the first signal counts as the same.
-    let status = loop {
-        if let Some(status) = broker.child.try_wait().unwrap() {
-            break status;
-        }
-        broker.signal(Signal::TERM);
-        std::thread::yield_now();
-    };
-    assert_eq!(status.code(), Some(1));
-    assert!(broker.end().1.contains("ended at once by a second signal"));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use keyway_fabric::soft::Token;
 use keyway_schema::Code;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -40,6 +40,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a refused client has to take its refusal.
 const PARTING: Duration = Duration::from_secs(1);
+
+/// How long a stop waits for connections to tell their clients of it. Those with a session do so at once; who has not even said
+/// what it is holds up a stop this long at most.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Where to listen, and what to do with who comes.
 #[derive(Debug)]
@@ -118,46 +122,73 @@ impl Listener {
             clock: SystemClock::start(),
             lines: Mutex::new(Throttle::new()),
         });
-        let tcp_permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let (stopping, told) = watch::channel(());
         let mut ports = JoinSet::new();
+        let mut open = |port, permits| ports.spawn(accept(port, permits, Arc::clone(&shared), told.clone()));
+        let permits = || Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let tcp_permits = permits();
         for listener in self.tcp {
-            let port = Port::Tcp(TcpListener::from_std(listener)?);
-            ports.spawn(accept(port, Arc::clone(&tcp_permits), Arc::clone(&shared)));
+            open(Port::Tcp(TcpListener::from_std(listener)?), Arc::clone(&tcp_permits));
         }
         if let Some(listener) = self.unix {
-            let port = Port::Unix(UnixListener::from_std(listener)?);
-            ports.spawn(accept(port, Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&shared)));
+            open(Port::Unix(UnixListener::from_std(listener)?), permits());
         }
-        let port = Port::InProcess(self.in_process);
-        ports.spawn(accept(port, Arc::new(Semaphore::new(CONNECTIONS_MAX)), shared));
+        open(Port::InProcess(self.in_process), permits());
+
         let ended = async {
             while let Some(result) = ports.join_next().await {
                 result.map_err(io::Error::other)?;
             }
-            std::future::pending().await
+            Ok(())
         };
+        tokio::pin!(ended);
         tokio::select! {
             // An error counts as a request too: whoever could ask is gone.
-            _ = stop => Ok(()),
-            failed = ended => failed,
+            _ = stop => {}
+            failed = &mut ended => return failed,
         }
+        drop(stopping);
+        ended.await
     }
 }
 
-/// Accepts on one port, for ever.
-async fn accept(mut port: Port, permits: Arc<Semaphore>, shared: Arc<Shared>) {
+/// Accepts on one port until it is told to stop, and then lets its connections say their last words.
+async fn accept(mut port: Port, permits: Arc<Semaphore>, shared: Arc<Shared>, mut told: watch::Receiver<()>) {
+    let mut connections = JoinSet::new();
     loop {
-        let permit = Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
-        match port.accept().await {
-            Ok(Some((socket, peer))) => drop(tokio::spawn(serve(socket, peer, permit, Arc::clone(&shared)))),
-            Ok(None) => return,
-            Err(error) => {
-                shared.warn(Line::Accept, format_args!("cannot accept connections ({error}); trying again"));
-                #[allow(clippy::disallowed_methods, reason = "a descriptor that becomes free is no event to wait for")]
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+        tokio::select! {
+            // Nothing is ever sent: it ends with its sender.
+            _ = told.changed() => break,
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a connection's task failed");
+                }
             }
+            accepted = next_connection(&mut port, &permits) => match accepted {
+                Ok(Some((socket, peer, permit))) => {
+                    connections.spawn(serve(socket, peer, permit, Arc::clone(&shared)));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    shared.warn(Line::Accept, format_args!("cannot accept connections ({error}); trying again"));
+                    #[allow(clippy::disallowed_methods, reason = "a descriptor that becomes free is no event to wait for")]
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
         }
     }
+    drop(port);
+    let last_words = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout_at(Instant::now() + LAST_WORDS, last_words).await;
+}
+
+/// The next connection, as soon as one more may be without a session; none when there will never be one.
+async fn next_connection(
+    port: &mut Port,
+    permits: &Arc<Semaphore>,
+) -> io::Result<Option<(Socket, Peer, OwnedSemaphorePermit)>> {
+    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
+    Ok(port.accept().await?.map(|(socket, peer)| (socket, peer, permit)))
 }
 
 /// Serves one connection to its end. The permit is held until it is known what the connection is.

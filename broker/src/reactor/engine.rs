@@ -343,6 +343,15 @@ mod tests {
     }
 
     #[test]
+    fn while_it_stops_no_session_is_opened() {
+        let mut bench = Bench::new(SoftConfig::default());
+        bench.engine.core.shut_down(bench.now, Duration::from_secs(1));
+        assert_eq!(bench.open(Role::Consumer).unwrap_err().code, Code::ShuttingDown);
+        bench.settle();
+        bench.assert_empty();
+    }
+
+    #[test]
     fn an_answer_that_nobody_takes_ends_its_session() {
         let mut bench = Bench::new(SoftConfig::default());
         for role in [Role::Producer, Role::Consumer] {
