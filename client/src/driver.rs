@@ -26,6 +26,9 @@ const COMMANDS_MAX: usize = 64;
 /// How long the end of an endpoint is awaited when a client ends. It takes microseconds; a fabric that does not report it is left.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// As good as for ever, and short enough to be added to a clock: what `Duration::MAX` is taken as where a thread waits.
+pub const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Makes a client's fabric, on the thread that will use it.
 pub type OpenFabric = Box<dyn FnOnce() -> Result<Box<dyn Fabric>, FabricError> + Send>;
 
@@ -89,7 +92,7 @@ impl Opening {
     /// Why the role is not ready: it was refused, or the connect deadline is over.
     pub fn wait(self) -> Result<(), Error> {
         // The driver keeps the deadline and knows what went wrong; this one is for a driver that the resolver holds up.
-        match self.result.recv_timeout(self.timeout + END_TIMEOUT) {
+        match self.result.recv_timeout(self.timeout.min(WAIT_MAX) + END_TIMEOUT) {
             Ok(result) => result,
             Err(flume::RecvTimeoutError::Timeout) => Err(connect_timeout(&self.server, self.timeout, None)),
             Err(flume::RecvTimeoutError::Disconnected) => Err(died()),
@@ -184,7 +187,7 @@ impl<C: Send + 'static> Driver<C> {
 
     /// Waits until the thread has ended, for so long at most. Returns whether it has.
     pub fn join(mut self, timeout: Duration) -> bool {
-        match self.end.recv_timeout(timeout) {
+        match self.end.recv_timeout(timeout.min(WAIT_MAX)) {
             Err(flume::RecvTimeoutError::Timeout) => false,
             _ => self.join_ended(),
         }

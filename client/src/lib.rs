@@ -26,7 +26,7 @@ mod turning;
 pub use backoff::{Backoff, PAUSE_MAX, PAUSE_MIN};
 pub use blocking::wait_for;
 pub use bootstrap::Preamble;
-pub use driver::{Driver, DriverConfig, OpenFabric, Opening};
+pub use driver::{Driver, DriverConfig, OpenFabric, Opening, WAIT_MAX};
 pub use error::{Error, ErrorKind};
 pub use keyway_fabric::Dial;
 pub use notifier::Notifier;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyway_client::{AddressError, Driver, Error, Server, wait_for};
+use keyway_client::{AddressError, Driver, Error, Server, WAIT_MAX, wait_for};
 
 use crate::buffer::Shared;
 use crate::completion::{Pending, Receipt};
@@ -164,7 +164,7 @@ impl Producer {
     fn ask(&self, command: impl FnOnce(Reply) -> Command, what: &'static str, deadline: Duration) -> Result<(), Error> {
         let (reply, answer) = flume::bounded(1);
         self.driver().command(command(reply))?;
-        match answer.recv_timeout(deadline) {
+        match answer.recv_timeout(deadline.min(WAIT_MAX)) {
             Ok(result) => result,
             // The driver keeps the same deadline, and may be a moment behind: it knows what went wrong meanwhile.
             Err(flume::RecvTimeoutError::Timeout) => match answer.recv_timeout(ANSWER_SLACK) {
