@@ -233,6 +233,9 @@ impl Core {
 
     fn received(&mut self, place: Place, op: Op, span: LocalSpan, now: Now, memory: &mut dyn Memory) {
         let Some(session) = self.sessions.get_mut(place) else { return };
+        if session.hears_until.is_some() {
+            session.listens_on(now.time, &mut self.hub);
+        }
         match session.life {
             Life::Connecting | Life::Open => match session.receive(op, span, now, &mut self.hub, memory) {
                 Ok(Slot::Done) => session.repost(op),
@@ -360,7 +363,8 @@ impl Core {
 
     /// Ends the sessions of which nothing is left to do.
     fn end_drained(&mut self, now: Now) {
-        let drained: Vec<_> = self.sessions.iter().filter(|(_, it)| it.is_drained(&self.hub)).map(|it| it.0).collect();
+        let drained: Vec<_> =
+            self.sessions.iter().filter(|(_, it)| it.is_drained(now.time, &self.hub)).map(|it| it.0).collect();
         for place in drained {
             self.end_stopping(place, now);
         }

@@ -39,8 +39,8 @@ pub(super) struct Session {
     pub(super) is_told: bool,
     /// Until when it may linger.
     lingers_until: Option<Time>,
-    /// Whether it has been told that the broker stops.
-    pub(super) knows_of_stop: bool,
+    /// Once it has been told that the broker stops: until when something of it may still be on its way.
+    pub(super) hears_until: Option<Time>,
     /// Answers to be sent, in order.
     pub(super) replies: VecDeque<ToClient>,
     /// Commits to be told, in order.
@@ -90,7 +90,7 @@ impl Session {
             refusal: None,
             is_told: false,
             lingers_until: None,
-            knows_of_stop: false,
+            hears_until: None,
             replies: VecDeque::new(),
             commits: VecDeque::new(),
             held: VecDeque::new(),
@@ -180,7 +180,8 @@ impl Session {
         let linger = self.lingers_until.filter(|_| self.life == Life::Ending);
         let offer = self.reads.iter().find(|read| !read.is_given_up).map(|read| read.deadline);
         let offer = offer.filter(|_| matches!(self.life, Life::Open | Life::Ending));
-        let wanted = [linger, offer].into_iter().flatten().filter(|at| *at > now).min();
+        let silence = self.hears_until.filter(|_| self.life == Life::Open);
+        let wanted = [linger, offer, silence].into_iter().flatten().filter(|at| *at > now).min();
         hub.timers.set(Timer::Session(self.me), &mut self.timer, wanted);
     }
 
@@ -260,6 +261,12 @@ impl Session {
         hub.timers.set(Timer::Subscription(self.me, number), &mut subscription.timer, wanted);
     }
 
+    /// While the broker stops: something was told or heard, so more may be on its way.
+    pub(super) fn listens_on(&mut self, now: Time, hub: &mut Hub) {
+        self.hears_until = Some(now + hub.config.linger);
+        self.set_timer(now, hub);
+    }
+
     // ------------------------------------------------------------------------------------------------- bookkeeping
 
     /// A subscription is to be looked after.
@@ -337,7 +344,7 @@ impl Session {
     }
 
     /// Whether the broker is to end it now that it stops: nothing would be lost.
-    pub(super) fn is_drained(&self, hub: &Hub) -> bool {
+    pub(super) fn is_drained(&self, now: Time, hub: &Hub) -> bool {
         let caught_up = |subscription: &Subscription| {
             let topic = hub.known(subscription.topic);
             subscription.is_ended
@@ -345,7 +352,7 @@ impl Session {
                     && topic.reservations.is_empty()
                     && topic.waiting.is_empty())
         };
-        let is_idle = self.knows_of_stop
+        let is_idle = self.hears_until.is_some_and(|until| until <= now)
             && self.reads.is_empty()
             && self.waiting == 0
             && self.replies.is_empty()

@@ -116,7 +116,7 @@ impl Session {
     }
 
     /// Sends an answer or commits, if there are any and there is room. Returns whether it did so.
-    fn speak(&mut self, now: Now, hub: &Hub, memory: &mut dyn Memory) -> bool {
+    fn speak(&mut self, now: Now, hub: &mut Hub, memory: &mut dyn Memory) -> bool {
         if self.channel.room() == 0 {
             return false;
         }
@@ -126,8 +126,8 @@ impl Session {
             let same = self.commits.iter().take(COMMITS_MAX).take_while(|(other, _)| *other == topic).count();
             let commits = self.commits.drain(..same).map(|(_, commit)| commit).collect();
             Committed { topic, commits }.into()
-        } else if let Some(stops_at) = hub.stops_at.filter(|_| !self.knows_of_stop) {
-            self.knows_of_stop = true;
+        } else if let Some(stops_at) = hub.stops_at.filter(|_| self.hears_until.is_none()) {
+            self.listens_on(now.time, hub);
             let deadline_ms = u32::try_from(stops_at.since(now.time).as_millis()).unwrap_or(u32::MAX);
             ShuttingDown { deadline_ms }.into()
         } else {

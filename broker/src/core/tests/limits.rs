@@ -165,21 +165,36 @@ fn stopping_ends_each_session_as_soon_as_it_has_nothing_left_to_do() {
     bench.publish(producer, 0xa, 1, &[b"one"]);
     bench.inbox(producer);
     let (reader, idle) = (bench.connect(Role::Consumer), bench.connect(Role::Consumer));
-    bench.subscribes(reader, subscribe(Scope::Batch, Start::Earliest));
-    bench.subscribes(idle, subscribe(Scope::Segment, Start::Latest));
+    let mut request = subscribe(Scope::Batch, Start::Earliest);
+    request.epoch.grace_ms = 60_000;
+    bench.subscribes(reader, request);
+    let mut request = subscribe(Scope::Segment, Start::Latest);
+    request.epoch.grace_ms = 60_000;
+    bench.subscribes(idle, request);
     assert_eq!(bench.grants(reader).len() + bench.grants(idle).len(), 2);
     let unborn = bench.open(Role::Consumer).unwrap();
 
     bench.core.shut_down(bench.now, Duration::from_secs(5));
     bench.run();
     assert_eq!(bench.core.admit(Role::Consumer).unwrap_err().code, Code::ShuttingDown);
+    // What was on its way is still taken.
+    bench.pass_ms(99);
+    bench.publish(producer, 0xa, 2, &[b"two"]);
+    bench.send(idle, Arm { subscription: 1, sequence: 1 });
+    bench.inbox(idle);
+    bench.send(idle, Arm { subscription: 1, sequence: 2 });
+    assert_eq!(bench.core.counters().records, 2);
+    bench.pass_ms(99);
+    assert!(!bench.is_closed(producer) && !bench.is_closed(idle));
+    bench.pass_ms(1);
     let told = bench.inbox(producer);
     assert_eq!(told[0], ToClient::ShuttingDown(ShuttingDown { deadline_ms: 5_000 }));
     assert!(bench.is_closed(producer) && bench.is_closed(idle) && bench.is_closed(unborn));
     assert_eq!(bench.ended(idle), Some(Code::ShuttingDown));
     assert!(!bench.is_closed(reader) && !bench.core.is_drained());
 
-    bench.send(reader, Release { subscription: 1, epoch: 1, sequence: 1, pause: false });
+    bench.send(reader, Release { subscription: 1, epoch: 2, sequence: 2, pause: false });
+    bench.pass_ms(100);
     assert!(bench.is_closed(reader) && bench.core.is_drained());
     assert_eq!((bench.core.counters().windows, bench.locals()), (0, 0));
 }
