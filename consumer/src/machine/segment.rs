@@ -65,7 +65,7 @@ struct Probe {
     guess: u32,
     /// How much data is still to be asked for behind the word.
     unposted: u32,
-    /// The word is alone: there is nowhere to put data.
+    /// The word comes without data: there is nowhere to put any.
     alone: bool,
 }
 
@@ -162,7 +162,11 @@ impl SegmentReader {
     pub(super) fn next_read(&mut self, parts: &mut Parts<'_>, in_flight: usize) -> Option<Plan> {
         if let Some(probe) = &mut self.probe {
             let len = std::mem::take(&mut probe.unposted);
-            return self.data(parts, Fetch::Probe, len);
+            let plan = self.data(parts, Fetch::Probe, len);
+            if let Some(probe) = self.probe.as_mut().filter(|_| len > 0) {
+                probe.alone = plan.is_none();
+            }
+            return plan;
         }
         if self.hold.is_some() || in_flight >= self.reads_max {
             return None;
