@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, reason = "tests read the clock for their deadlines")]
 
+pub(crate) mod clients;
 pub(crate) mod data;
 pub(crate) mod process;
 pub(crate) mod proxy;
@@ -18,8 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use keyway_broker::core::Counters;
-use keyway_broker::{Broker, Builder};
+use keyway::{Broker, BrokerBuilder, BrokerCounters};
 
 use self::raw::Way;
 
@@ -45,8 +45,15 @@ pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// What an operation gives, and how long it took.
+pub(crate) fn timed<T>(operation: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = operation();
+    (result, start.elapsed())
+}
+
 /// A small broker in this process: 128 segments of 64 KiB, rings of 16, records of up to 32 KiB.
-pub(crate) fn small_broker() -> Builder {
+pub(crate) fn small_broker() -> BrokerBuilder {
     Broker::builder().pool_size(8 << 20).segment_size(64 << 10).topic_segments(16).record_max(32 << 10)
 }
 
@@ -56,8 +63,20 @@ pub(crate) fn way(broker: &Broker) -> Way {
 }
 
 /// Waits until the broker's counters are as they should be.
-pub(crate) fn until_counters(broker: &Broker, what: &str, mut condition: impl FnMut(&Counters) -> bool) -> Counters {
-    until(what, || Some(broker.counters().expect("the broker answers")).filter(&mut condition))
+pub(crate) fn until_counters(
+    broker: &Broker,
+    what: &str,
+    mut condition: impl FnMut(&BrokerCounters) -> bool,
+) -> BrokerCounters {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counters = broker.counters().expect("the broker answers");
+        if condition(&counters) {
+            return counters;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for {what}: {counters:?}");
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
 }
 
 /// Ends the whole test program, and every process that it started, if a test hangs.

@@ -59,6 +59,11 @@ fn build() -> (PathBuf, PathBuf) {
     (directory.join("keyway-broker"), directory.join("keyway"))
 }
 
+/// The arguments of a command line without quotes.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 /// What a process has written so far, and the thread that collects it.
 struct Capture {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -225,16 +230,16 @@ impl Drop for Process {
 /// A broker as a process of its own, on a port and on a socket that nobody else has.
 pub(crate) struct BrokerProcess {
     process: Process,
-    arguments: Vec<String>,
+    arguments: String,
     directory: TempDir,
     address: SocketAddr,
 }
 
 impl BrokerProcess {
     /// Starts a broker with these arguments besides its addresses, and waits until it is ready.
-    pub(crate) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory can be made");
-        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+        let arguments = arguments.to_owned();
         let (process, address) = start_broker("127.0.0.1:0", &directory, &arguments);
         Self { process, arguments, directory, address }
     }
@@ -287,10 +292,10 @@ fn socket(directory: &TempDir) -> PathBuf {
     directory.path().join("broker.sock")
 }
 
-fn start_broker(listen: &str, directory: &TempDir, arguments: &[String]) -> (Process, SocketAddr) {
+fn start_broker(listen: &str, directory: &TempDir, arguments: &str) -> (Process, SocketAddr) {
     let unix = socket(directory).display().to_string();
     let mut all = vec!["--listen", listen, "--unix", &unix];
-    all.extend(arguments.iter().map(String::as_str));
+    all.extend(words(arguments));
     let mut process = Process::start(Binary::Broker, &all);
     let address = until("the broker's ready line", || {
         if let Some(status) = process.poll() {

@@ -305,8 +305,11 @@ impl RawSession {
             if let Some(found) = condition(self) {
                 return found;
             }
-            assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for {what}; down: {:?}", self.down);
+            assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for {what}");
             if !worked {
+                if let Some(cause) = self.down {
+                    panic!("{what} was expected, and the session has ended: {cause}");
+                }
                 self.fabric.arm();
                 self.fabric.poll(&mut self.events, 64);
                 if self.events.is_empty() {
