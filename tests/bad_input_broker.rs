@@ -53,7 +53,7 @@ fn the_broker_names_the_address_that_it_cannot_have() {
 #[test]
 fn the_broker_takes_over_a_dead_socket_and_nothing_else() {
     let _watchdog = Watchdog::start(LIMIT);
-    let mut broker = BrokerProcess::start(&[]);
+    let mut broker = BrokerProcess::start("");
     let socket = broker.directory().join("broker.sock");
     let line = Process::run(Binary::Broker, &["--unix", display(&socket)]).one_line(FAILURE);
     assert!(line.contains(display(&socket)) && line.contains("live process"), "{line}");
