@@ -181,7 +181,8 @@ impl Subscription {
         if let Some(step) = self.prepare(current, around) {
             return Some(step);
         }
-        let plan: VecDeque<u64> = self.current(around.hub).map(|held| held.segment).collect();
+        let mut plan = std::mem::take(&mut self.segments().plan);
+        plan.extend(self.current(around.hub).map(|held| held.segment));
         let scope = self.segments();
         scope.plan = plan;
         scope.begin_epoch(now, interval, tail);

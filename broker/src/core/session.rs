@@ -45,6 +45,8 @@ pub(super) struct Session {
     pub(super) replies: VecDeque<ToClient>,
     /// Commits to be told, in order.
     pub(super) commits: VecDeque<(u32, Commit)>,
+    /// Empty; the memory of the next message of commits.
+    pub(super) receipts: Vec<Commit>,
     /// Receives that are not posted again while the backlog is long.
     held: VecDeque<Op>,
     /// The topics that it publishes to, and as whom.
@@ -93,6 +95,7 @@ impl Session {
             hears_until: None,
             replies: VecDeque::new(),
             commits: VecDeque::new(),
+            receipts: Vec::new(),
             held: VecDeque::new(),
             opened: HashMap::new(),
             waiting: 0,

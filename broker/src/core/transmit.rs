@@ -124,7 +124,8 @@ impl Session {
             reply
         } else if let Some((topic, _)) = self.commits.front().copied() {
             let same = self.commits.iter().take(COMMITS_MAX).take_while(|(other, _)| *other == topic).count();
-            let commits = self.commits.drain(..same).map(|(_, commit)| commit).collect();
+            let mut commits = std::mem::take(&mut self.receipts);
+            commits.extend(self.commits.drain(..same).map(|(_, commit)| commit));
             Committed { topic, commits }.into()
         } else if let Some(stops_at) = hub.stops_at.filter(|_| self.hears_until.is_none()) {
             self.listens_on(now.time, hub);
@@ -134,6 +135,10 @@ impl Session {
             return false;
         };
         self.say(&message, memory);
+        if let ToClient::Committed(Committed { mut commits, .. }) = message {
+            commits.clear();
+            self.receipts = commits;
+        }
         self.repost_held();
         true
     }

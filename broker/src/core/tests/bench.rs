@@ -5,91 +5,20 @@ use std::time::Duration;
 
 use keyway_channel::ChannelConfig;
 use keyway_fabric::{
-    DomainId, DownCause, Event, Key, LinkId, LocalId, LocalSpan, Machine, Memory, Now, Op, Outcome, RemoteSpan,
-    SharedId, SharedSpan, Target, Time, Transmit, WallTime, WindowId, Work, WorkError,
+    DomainId, DownCause, Event, FabricError, Key, LinkId, LocalId, LocalSpan, Machine, Memory, Now, Op, Outcome,
+    SharedId, Target, Time, Transmit, WallTime, WindowId, Work, WorkError,
 };
-use keyway_schema::batch::BatchBuilder;
 use keyway_schema::bootstrap::Role;
 use keyway_schema::limits::SEGMENT_MIN;
-use keyway_schema::message::{
-    EpochSettings, Grant, OpenTopic, Publish, Scope, Start, Subscribe, Subscribed, TopicOpened,
-};
-use keyway_schema::record::RecordRef;
-use keyway_schema::{Code, ToBroker, ToClient, ToClientRef};
+use keyway_schema::{ToClient, ToClientRef};
 use rkyv::util::AlignedVec;
 
-use crate::core::{Core, CoreConfig, Notice, SessionId, slots};
+use super::memory::{TestWindow, VecMemory};
+use crate::core::{Core, CoreConfig, Notice, Refusal, SegmentState, SessionId, slots};
 
 pub(super) const POOL: SharedId = SharedId { index: 0, generation: 0 };
 pub(super) const SEGMENT: u64 = SEGMENT_MIN as u64;
-const GENERATION: u32 = 7;
-/// Addresses of the pool begin here, so that a mix-up with offsets shows.
-const POOL_ADDRESS: u64 = 0x7000_0000_0000;
-
-/// Memory in vectors.
-#[derive(Default)]
-pub(super) struct VecMemory {
-    locals: HashMap<LocalId, (u32, AlignedVec<64>)>,
-    pool: Vec<u8>,
-    windows: BTreeMap<WindowId, TestWindow>,
-}
-
-struct TestWindow {
-    /// Of the last bind or unbind posted.
-    key: Key,
-    binding: Option<(Key, SharedSpan)>,
-    is_busy: bool,
-}
-
-impl VecMemory {
-    fn range(span: SharedSpan) -> std::ops::Range<usize> {
-        span.offset as usize..span.end() as usize
-    }
-
-    fn local(&self, span: LocalSpan) -> std::ops::Range<usize> {
-        let (size, _) = &self.locals[&span.local];
-        assert!(span.end() <= *size, "{span:?} is within its slot");
-        let start = (span.slot * size + span.offset) as usize;
-        start..start + span.len as usize
-    }
-}
-
-impl Memory for VecMemory {
-    fn bytes(&self, span: LocalSpan) -> &[u8] {
-        &self.locals[&span.local].1[self.local(span)]
-    }
-    fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
-        let range = self.local(span);
-        &mut self.locals.get_mut(&span.local).expect("the memory exists").1[range]
-    }
-    fn copy(&mut self, from: LocalSpan, to: SharedSpan) {
-        assert_eq!(u64::from(from.len), to.len);
-        let bytes = self.bytes(from).to_vec();
-        self.pool[Self::range(to)].copy_from_slice(&bytes);
-    }
-    fn write(&mut self, to: SharedSpan, bytes: &[u8]) {
-        self.pool[Self::range(to)][..bytes.len()].copy_from_slice(bytes);
-    }
-    fn load(&self, from: SharedSpan, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&self.pool[Self::range(from)]);
-    }
-    fn store(&mut self, _shared: SharedId, offset: u64, word: u64) {
-        assert!(offset.is_multiple_of(8));
-        self.pool[offset as usize..][..8].copy_from_slice(&word.to_le_bytes());
-    }
-    fn zero(&mut self, span: SharedSpan) {
-        self.pool[Self::range(span)].fill(0);
-    }
-    fn crc32c(&self, span: SharedSpan) -> u32 {
-        crc32c::crc32c(&self.pool[Self::range(span)])
-    }
-    fn address(&self, span: SharedSpan) -> u64 {
-        POOL_ADDRESS + span.offset
-    }
-    fn key(&self, window: WindowId) -> Key {
-        self.windows[&window].key
-    }
-}
+pub(super) const GENERATION: u32 = 7;
 
 /// A core with its surroundings.
 pub(super) struct Bench {
@@ -104,25 +33,25 @@ pub(super) struct Bench {
     pub(super) holds_sends: bool,
     /// How many windows may be allocated.
     pub(super) windows_left: u32,
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
     held: VecDeque<(LinkId, Op, Work)>,
-    links: BTreeMap<LinkId, Endpoint>,
+    pub(super) links: BTreeMap<LinkId, Endpoint>,
     next: u32,
     /// Keys with the times of their deaths, by the bench's own account.
     pub(super) dead: HashMap<Key, Time>,
     pub(super) notices: Vec<Notice>,
 }
 
-struct Endpoint {
-    receives: VecDeque<(Op, LocalSpan)>,
-    inbox: VecDeque<ToClient>,
+pub(super) struct Endpoint {
+    pub(super) receives: VecDeque<(Op, LocalSpan)>,
+    pub(super) inbox: VecDeque<ToClient>,
     /// Messages received and not credited.
-    credits: u16,
+    pub(super) credits: u16,
     /// Whether messages are credited at all.
-    is_generous: bool,
-    is_closed: bool,
+    pub(super) is_generous: bool,
+    pub(super) is_closed: bool,
     /// What the client offers, by address.
-    offers: HashMap<u64, Vec<u8>>,
+    pub(super) offers: HashMap<u64, Vec<u8>>,
 }
 
 /// A client's end, for tests to hold on to.
@@ -181,7 +110,7 @@ impl Bench {
         client
     }
 
-    pub(super) fn open(&mut self, role: Role) -> Result<Client, crate::core::Refusal> {
+    pub(super) fn open(&mut self, role: Role) -> Result<Client, Refusal> {
         let slots = slots(role);
         let link = LinkId { index: self.number(), generation: 0 };
         let channel = ChannelConfig {
@@ -251,7 +180,7 @@ impl Bench {
             Transmit::Close { link } => self.down(link, DownCause::Closed),
             Transmit::Allocate { op, .. } => {
                 let result = if self.windows_left == 0 {
-                    Err(keyway_fabric::FabricError::Exhausted { what: "windows", limit: 0 })
+                    Err(FabricError::Exhausted { what: "windows", limit: 0 })
                 } else {
                     self.windows_left -= 1;
                     let number = self.number();
@@ -382,83 +311,6 @@ impl Bench {
         self.events.push_back(Event::Down { link, cause });
     }
 
-    // ------------------------------------------------------------------------------------------------ clients' side
-
-    /// Sends raw bytes into the next receive slot. Returns whether there was one.
-    pub(super) fn send_raw(&mut self, client: Client, bytes: &[u8]) -> bool {
-        let endpoint = self.links.get_mut(&client.link).expect("the link exists");
-        if endpoint.is_closed {
-            return false;
-        }
-        let Some((op, slot)) = endpoint.receives.pop_front() else { return false };
-        let span = slot.part(0, bytes.len() as u32);
-        self.memory.bytes_mut(span).copy_from_slice(bytes);
-        self.events.push_back(Event::Message { link: client.link, op, span });
-        self.run();
-        true
-    }
-
-    pub(super) fn encode(&mut self, client: Client, message: &ToBroker, attachment: &[u8]) -> Vec<u8> {
-        let endpoint = self.links.get_mut(&client.link).expect("the link exists");
-        let credits = if endpoint.is_generous { std::mem::take(&mut endpoint.credits) } else { 0 };
-        let mut slot: AlignedVec<64> = AlignedVec::new();
-        slot.resize(64 * 1024, 0);
-        let start = message.encode(GENERATION, credits, attachment.len(), &mut slot).expect("the message fits");
-        slot[start..start + attachment.len()].copy_from_slice(attachment);
-        slot[..start + attachment.len()].to_vec()
-    }
-
-    pub(super) fn send(&mut self, client: Client, message: impl Into<ToBroker>) {
-        self.send_with(client, &message.into(), &[]);
-    }
-
-    pub(super) fn send_with(&mut self, client: Client, message: &ToBroker, attachment: &[u8]) {
-        let bytes = self.encode(client, message, attachment);
-        assert!(self.send_raw(client, &bytes), "the client has a credit");
-    }
-
-    pub(super) fn stops_crediting(&mut self, client: Client) {
-        self.links.get_mut(&client.link).expect("the link exists").is_generous = false;
-    }
-
-    /// How many local memories there are.
-    pub(super) fn locals(&self) -> usize {
-        self.memory.locals.len()
-    }
-
-    /// How many receive slots the broker has posted for a client.
-    pub(super) fn receives(&self, client: Client) -> usize {
-        self.links[&client.link].receives.len()
-    }
-
-    pub(super) fn is_closed(&self, client: Client) -> bool {
-        self.links[&client.link].is_closed
-    }
-
-    /// What has arrived at a client, without credits.
-    pub(super) fn inbox(&mut self, client: Client) -> Vec<ToClient> {
-        let endpoint = self.links.get_mut(&client.link).expect("the link exists");
-        endpoint.inbox.drain(..).filter(|message| !matches!(message, ToClient::Credit(_))).collect()
-    }
-
-    pub(super) fn offer_bytes(&mut self, client: Client, address: u64, bytes: Vec<u8>) {
-        self.links.get_mut(&client.link).expect("the link exists").offers.insert(address, bytes);
-    }
-
-    /// What a READ under a key gets.
-    pub(super) fn read(&self, key: u32, address: u64, len: u32) -> Option<Vec<u8>> {
-        let remote = RemoteSpan { address, len, key: Key(key) };
-        let bound = self.memory.windows.values().filter_map(|window| window.binding);
-        let (_, span) = bound.into_iter().find(|(key, _)| *key == remote.key)?;
-        let from = address.checked_sub(POOL_ADDRESS)?;
-        let within = from >= span.offset && from + u64::from(len) <= span.end();
-        within.then(|| self.memory.pool[from as usize..][..len as usize].to_vec())
-    }
-
-    pub(super) fn read_grant(&self, grant: &Grant) -> Option<Vec<u8>> {
-        self.read(grant.key, grant.address, grant.len)
-    }
-
     // ------------------------------------------------------------------------------------------------------ checks
 
     /// What must hold at any time.
@@ -470,7 +322,7 @@ impl Bench {
             let covered = views.iter().filter_map(|view| view.grant);
             let count = covered.filter(|grant| grant.span.offset / SEGMENT == start / SEGMENT).count();
             assert_eq!(segment.windows as usize, count, "windows are counted at {segment:?}");
-            if segment.state == crate::core::SegmentState::Free {
+            if segment.state == SegmentState::Free {
                 assert_eq!(count, 0, "a free segment is covered by no window");
             }
         }
@@ -482,78 +334,5 @@ impl Bench {
                 assert!(grant.deadline + Duration::from_millis(1) > self.now.time, "{grant:?} outlived its deadline");
             }
         }
-    }
-}
-
-// ------------------------------------------------------------------------------------------------------ shorthands
-
-pub(super) fn batch(topic: u32, producer: u64, number: u64, payloads: &[&[u8]]) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Vec::new());
-    for payload in payloads {
-        builder.push(RecordRef { key: &[], headers: &[], payload });
-    }
-    builder.finish(topic, producer, number)
-}
-
-pub(super) fn subscribe(scope: Scope, start: Start) -> Subscribe {
-    Subscribe {
-        request: 1,
-        topic: "t".to_owned(),
-        name: String::new(),
-        start,
-        scope,
-        epoch: EpochSettings { interval_us: 10_000, grace_ms: 100, bytes: 0, records: 0 },
-        depth: 0,
-        grant_bytes: 0,
-    }
-}
-
-impl Bench {
-    pub(super) fn opens(&mut self, client: Client, producer: u64) -> TopicOpened {
-        self.send(client, OpenTopic { request: 1, topic: "t".to_owned(), settings: None, producer });
-        match self.inbox(client).pop() {
-            Some(ToClient::TopicOpened(opened)) => opened,
-            other => panic!("a topic was to be opened, and the answer is {other:?}"),
-        }
-    }
-
-    /// A producer with topic `t` open.
-    pub(super) fn producer(&mut self, producer: u64) -> Client {
-        let client = self.connect(Role::Producer);
-        self.opens(client, producer);
-        client
-    }
-
-    pub(super) fn publish(&mut self, client: Client, producer: u64, number: u64, payloads: &[&[u8]]) {
-        let bytes = batch(1, producer, number, payloads);
-        self.send_with(client, &Publish { topic: 1 }.into(), &bytes);
-    }
-
-    pub(super) fn subscribes(&mut self, client: Client, request: Subscribe) -> Subscribed {
-        self.send(client, request);
-        let endpoint = self.links.get_mut(&client.link).expect("the link exists");
-        match endpoint.inbox.pop_front() {
-            Some(ToClient::Subscribed(subscribed)) => subscribed,
-            other => panic!("a subscription was to be made, and the answer is {other:?}"),
-        }
-    }
-
-    /// The grants that have arrived, nothing else having done so.
-    pub(super) fn grants(&mut self, client: Client) -> Vec<Grant> {
-        let grant = |message| match message {
-            ToClient::Grant(grant) => grant,
-            other => panic!("a grant was to come, and {other:?} did"),
-        };
-        self.inbox(client).into_iter().map(grant).collect()
-    }
-
-    /// The code with which a session was ended.
-    pub(super) fn ended(&mut self, client: Client) -> Option<Code> {
-        self.notices.iter().find_map(|notice| match notice {
-            Notice::SessionClosed { id, refusal, .. } if *id == client.id => {
-                refusal.as_ref().map(|refusal| refusal.code)
-            }
-            _ => None,
-        })
     }
 }

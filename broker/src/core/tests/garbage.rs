@@ -5,7 +5,8 @@ use keyway_schema::message::*;
 use keyway_schema::{ToBroker, ToClient};
 use proptest::prelude::*;
 
-use super::bench::{Bench, Client, batch, config, subscribe};
+use super::bench::{Bench, Client, config};
+use super::clients::{batch, subscribe};
 
 /// A number that is small, or at an edge, or anything.
 fn number() -> impl Strategy<Value = u64> {

@@ -9,7 +9,8 @@ use keyway_schema::message::{
 };
 use keyway_schema::{Code, ToClient};
 
-use super::bench::{Bench, Client, batch, config, subscribe};
+use super::bench::{Bench, Client, config};
+use super::clients::{batch, subscribe};
 
 fn refused(bench: &mut Bench, client: Client) -> Option<Code> {
     match bench.inbox(client).as_slice() {

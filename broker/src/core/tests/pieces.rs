@@ -7,7 +7,8 @@ use keyway_schema::message::{Arm, Grant, Lagged, Release, Revoked, Scope, Start,
 use keyway_schema::record::RecordRef;
 use keyway_schema::{Code, ToClient};
 
-use super::bench::{Bench, Client, batch, config, subscribe};
+use super::bench::{Bench, Client, config};
+use super::clients::{batch, subscribe};
 
 fn release(epoch: u64, sequence: u64) -> Release {
     Release { subscription: 1, epoch, sequence, pause: false }

@@ -9,7 +9,8 @@ use keyway_schema::{Code, ToClient};
 
 use crate::core::SegmentState;
 
-use super::bench::{Bench, Client, POOL, SEGMENT, batch, config};
+use super::bench::{Bench, Client, POOL, SEGMENT, config};
+use super::clients::batch;
 use keyway_fabric::{Memory, SharedSpan};
 
 fn commits(messages: Vec<ToClient>) -> Vec<Commit> {

@@ -5,7 +5,8 @@ use keyway_schema::bootstrap::Role;
 use keyway_schema::message::{Arm, Grant, Lagged, Release, Revoked, Scope, Start, Subscribe, Unsubscribe, Wake};
 use keyway_schema::{Code, ToClient};
 
-use super::bench::{Bench, Client, SEGMENT, config, subscribe};
+use super::bench::{Bench, Client, SEGMENT, config};
+use super::clients::subscribe;
 
 fn release(epoch: u64, sequence: u64) -> Release {
     Release { subscription: 1, epoch, sequence, pause: false }
