@@ -41,20 +41,24 @@ pub(crate) fn publish(arguments: &Publish, interrupt: &Interrupt) -> Result<(), 
     };
     let progress = Progress::new(goal);
     let sent = publication.send_all(&producer, &mut source, key(arguments), &progress);
-    // Whatever ended it, what was taken so far is committed or reported.
-    let committed = producer.flush(arguments.connection.timeout);
+    // Whatever ended it, what was taken so far is committed or reported. A broker that was waited for is not waited for again.
+    let patience = if let Err(Failure::Stuck { .. }) = sent { Duration::ZERO } else { arguments.connection.timeout };
+    let committed = producer.flush(patience);
     progress.clear();
     let took = start.elapsed();
     let stats = producer.stats();
-    let closed = producer.close(arguments.connection.timeout);
+    let closed = producer.close(if committed.is_ok() { patience } else { Duration::ZERO });
+    // Of a failure that nothing came before, one line is enough.
+    if committed.is_ok() && (sent.is_ok() || publication.records > 0) {
+        let summary = Summary {
+            throughput: Throughput::new(publication.records, publication.bytes, took),
+            batches: stats.batches,
+            reconnects: stats.reconnects,
+        };
+        print(&summary, arguments.json)?;
+    }
     sent?;
     committed?;
-    let summary = Summary {
-        throughput: Throughput::new(publication.records, publication.bytes, took),
-        batches: stats.batches,
-        reconnects: stats.reconnects,
-    };
-    print(&summary, arguments.json)?;
     closed?;
     if interrupt.is_raised() { Err(Failure::Interrupted) } else { Ok(()) }
 }
