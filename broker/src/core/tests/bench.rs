@@ -31,6 +31,10 @@ pub(super) struct Bench {
     pub(super) holds_reads: bool,
     /// SENDs are not executed.
     pub(super) holds_sends: bool,
+    /// The first keys of the next windows, where it matters.
+    pub(super) first_keys: VecDeque<Key>,
+    /// Keys that the next bind passes over.
+    pub(super) keys_passed: u8,
     /// How many windows may be allocated.
     pub(super) windows_left: u32,
     pub(super) events: VecDeque<Event>,
@@ -80,6 +84,8 @@ impl Bench {
             holds_binds: false,
             holds_reads: false,
             holds_sends: false,
+            first_keys: VecDeque::new(),
+            keys_passed: 0,
             windows_left: u32::MAX,
             events: VecDeque::new(),
             held: VecDeque::new(),
@@ -185,7 +191,7 @@ impl Bench {
                     self.windows_left -= 1;
                     let number = self.number();
                     let id = WindowId { index: number, generation: 0 };
-                    let key = Key(number << 8 | 0xf0);
+                    let key = self.first_keys.pop_front().unwrap_or(Key(number << 8 | 0xf0));
                     self.memory.windows.insert(id, TestWindow { key, binding: None, is_busy: false });
                     Ok(id)
                 };
@@ -218,7 +224,9 @@ impl Bench {
                 let window = self.memory.windows.get_mut(&window).expect("the window exists");
                 assert!(!window.is_busy, "one bind or unbind of a window is outstanding at a time");
                 window.is_busy = true;
-                window.key = window.key.next();
+                for _ in 0..=std::mem::take(&mut self.keys_passed) {
+                    window.key = window.key.next();
+                }
                 if self.holds_binds {
                     self.held.push_back((link, op, work));
                     return;

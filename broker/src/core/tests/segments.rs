@@ -1,6 +1,8 @@
 //! Segment scope: grants, ticks, wake-ups, pauses, deadlines, being lapped.
 
-use keyway_fabric::{DownCause, Machine};
+use std::time::Duration;
+
+use keyway_fabric::{DownCause, Key, Machine};
 use keyway_schema::bootstrap::Role;
 use keyway_schema::message::{Arm, Grant, Lagged, Release, Revoked, Scope, Start, Subscribe, Unsubscribe, Wake};
 use keyway_schema::{Code, ToClient};
@@ -121,7 +123,7 @@ fn a_deadline_is_kept_though_an_event_of_the_same_turn_comes_first() {
     let (consumer, _) = start(&mut bench);
     let grant = bench.grants(consumer).remove(0);
     bench.pass_ms(109);
-    bench.now.time = bench.now.time + std::time::Duration::from_millis(1);
+    bench.now.time = bench.now.time + Duration::from_millis(1);
     bench.send(consumer, arm(0));
     bench.pass_ms(0);
     assert_eq!(bench.read_grant(&grant), None);
@@ -303,6 +305,49 @@ fn producers_wait_while_the_pool_is_pinned_and_go_on_when_it_is_not() {
     assert_eq!(bench.ended(consumer), Some(Code::GraceOver));
     assert_eq!((bench.core.counters().records, bench.core.counters().batches_waiting), (number, 0));
     assert!(bench.receives(producer) > 0);
+}
+
+#[test]
+fn a_window_that_would_yield_a_key_in_quarantine_is_moved_on_first() {
+    let mut bench = Bench::new(config(8));
+    bench.windows_left = 1;
+    bench.first_keys.extend([Key(0x4200)]);
+    let (consumer, _) = start(&mut bench);
+    assert_eq!(bench.grants(consumer)[0].key, 0x4201);
+    bench.down(consumer.link, DownCause::PeerLost);
+    bench.run();
+    for (minutes, expected) in [(4, 0x4202), (6, 0x4201)] {
+        // The device gives the index again.
+        bench.first_keys.extend([Key(0x4200)]);
+        bench.pass(Duration::from_secs(minutes * 60));
+        let other = bench.connect(Role::Consumer);
+        bench.subscribes(other, subscribe(Scope::Segment, Start::Latest));
+        let grant = bench.grants(other).remove(0);
+        assert_eq!((grant.epoch, grant.key), (1, expected));
+        bench.down(other.link, DownCause::PeerLost);
+        bench.run();
+    }
+}
+
+#[test]
+fn a_bind_that_yields_a_key_in_quarantine_all_the_same_is_not_granted() {
+    for scope in [Scope::Segment, Scope::Batch, Scope::Message] {
+        let mut bench = Bench::new(config(8));
+        bench.first_keys.extend([Key(0x4200)]);
+        let (consumer, producer) = start(&mut bench);
+        assert_eq!(bench.grants(consumer)[0].key, 0x4201);
+        bench.down(consumer.link, DownCause::PeerLost);
+        bench.publish(producer, 0xa, 1, &[b"one"]);
+        // The device gives the index again, and passes over 0x4200.
+        bench.first_keys.extend([Key(0x42ff), Key(0x5500)]);
+        bench.keys_passed = 1;
+        let other = bench.connect(Role::Consumer);
+        bench.subscribes(other, subscribe(scope, Start::Earliest));
+        let grants = bench.grants(other);
+        assert_eq!((grants.len(), grants[0].epoch, grants[0].sequence, grants[0].key), (1, 1, 0, 0x5501), "{scope:?}");
+        assert!(bench.read_grant(&grants[0]).is_some());
+        assert_eq!(bench.core.counters().windows_live, 1, "the other is unbound again");
+    }
 }
 
 #[test]
