@@ -155,7 +155,9 @@ impl Session {
         lasting: &mut Lasting,
         memory: &dyn Memory,
     ) -> Result<(), Fault> {
-        if self.end != End::Not {
+        // The endpoint has ended, for a reason that is known or that its `Down` will bring.
+        let is_over = matches!(result, Err(WorkError::Flushed | WorkError::Disconnected));
+        if self.end != End::Not || is_over {
             return Ok(());
         }
         if self.channel.done(op) {

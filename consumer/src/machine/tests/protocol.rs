@@ -115,6 +115,25 @@ fn a_refused_read_ends_the_session_and_is_counted() {
 }
 
 #[test]
+fn work_that_ends_with_its_endpoint_is_not_held_against_the_broker() {
+    for error in [WorkError::Flushed, WorkError::Disconnected] {
+        let mut bench = Bench::subscribed(Scope::Segment);
+        bench.log.append_one(10);
+        bench.grant(0, 0);
+        bench.fail_reads(error);
+        assert!(!bench.closed && bench.items().is_empty(), "its end is on its way");
+        bench.down();
+        assert_eq!((bench.machine.counters().faults, bench.machine.last_fault()), (0, None));
+        bench.sent();
+        bench.connect(1);
+        bench.confirm(0, start_of(0));
+        bench.grant(0, 0);
+        bench.complete_all();
+        assert_eq!(bench.items(), records(0..1));
+    }
+}
+
+#[test]
 fn bytes_that_are_no_message_or_of_another_session_end_the_session() {
     let garbage = |bench: &mut Bench, generation: u32, flip: bool| {
         let (op, span) = bench.receives.pop_front().unwrap();
