@@ -12,10 +12,14 @@ use keyway_fabric::{DownCause, Event, Fabric, LinkId, Machine, Memory, Now, Time
 
 use crate::backoff::Backoff;
 use crate::bootstrap::{self, Bootstrapper, Session, Target};
-use crate::{Connected, Error, SessionPlan};
+use crate::{Connected, Error, ErrorKind, SessionPlan};
 
 /// How often a session that is never idle looks after its bootstrap stream; one that sleeps is woken by it.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long an endpoint may take to end by itself once the bootstrap stream has ended. The two travel apart, and what the broker said
+/// last, a refused READ or the reason for the end, is on the endpoint: closing it at once would throw that away.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 
 /// What has become of the connection.
 #[derive(Debug)]
@@ -47,6 +51,12 @@ enum State {
     Up {
         session: Box<Session>,
         check_at: Time,
+    },
+    /// The bootstrap stream has ended, and the endpoint is listened to for a moment more.
+    Ending {
+        session: Box<Session>,
+        cause: Error,
+        until: Time,
     },
     /// The endpoint was closed, and its end is awaited.
     Closing {
@@ -91,16 +101,29 @@ impl Connection {
                 Err(error) => Some(self.failed(now, error)),
             },
             State::Connecting(_) => self.connect(now, plan(), report, fabric),
-            State::Up { session, check_at } => {
-                let lost = match report.down {
-                    Some(cause) => Some(bootstrap::lost(&self.target.server, cause.to_string())),
-                    None if now.time < *check_at => None,
-                    None => {
-                        *check_at = now.time + CHECK_INTERVAL;
-                        session.check(&self.target.server).err()
-                    }
+            State::Up { .. } | State::Ending { .. } if report.down.is_some() => {
+                let down = report.down.map(|cause| cause.to_string()).unwrap_or_default();
+                let cause = match &self.state {
+                    // The broker's own reason says more than the end that it led to.
+                    State::Ending { cause, .. } if matches!(cause.kind(), ErrorKind::Refused(_)) => cause.clone(),
+                    _ => bootstrap::lost(&self.target.server, down),
                 };
-                lost.and_then(|cause| self.close(now, cause, report, fabric))
+                self.close(cause, now, report, fabric)
+            }
+            State::Up { check_at, .. } if now.time < *check_at => None,
+            State::Up { session, check_at } => {
+                *check_at = now.time + CHECK_INTERVAL;
+                if let Err(cause) = session.check(&self.target.server) {
+                    let until = now.time + LAST_WORDS;
+                    let session = self.take_session();
+                    self.state = State::Ending { session, cause, until };
+                }
+                None
+            }
+            State::Ending { until, .. } if now.time < *until => None,
+            State::Ending { cause, .. } => {
+                let cause = cause.clone();
+                self.close(cause, now, report, fabric)
             }
             State::Closing { .. } => self.closed(now, report, fabric),
         }
@@ -141,15 +164,22 @@ impl Connection {
     }
 
     /// Closes the session because of `cause`.
-    fn close(&mut self, now: Now, cause: Error, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
-        let placeholder = State::Pausing { until: now.time };
-        let State::Up { session, .. } = std::mem::replace(&mut self.state, placeholder) else {
-            unreachable!("only a session is closed")
-        };
+    fn close(&mut self, cause: Error, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
+        let session = self.take_session();
         fabric.close(session.connected.channel.link);
         fabric.submit();
         self.state = State::Closing { session, cause };
         self.closed(now, report, fabric)
+    }
+
+    /// Takes the session out of the state, which the caller replaces.
+    fn take_session(&mut self) -> Box<Session> {
+        match std::mem::replace(&mut self.state, State::Pausing { until: Time::ZERO }) {
+            State::Up { session, .. } | State::Ending { session, .. } => session,
+            State::Pausing { .. } | State::Connecting(_) | State::Closing { .. } => {
+                unreachable!("a session is only taken where there is one")
+            }
+        }
     }
 
     /// Whether the closed endpoint has ended.
@@ -187,8 +217,8 @@ impl Connection {
         fabric: &mut dyn Fabric,
     ) -> Option<Change> {
         match self.state {
-            State::Up { .. } => self.close(now, cause, report, fabric),
-            _ => None,
+            State::Up { .. } | State::Ending { .. } => self.close(cause, now, report, fabric),
+            State::Pausing { .. } | State::Connecting(_) | State::Closing { .. } => None,
         }
     }
 
@@ -219,6 +249,7 @@ impl Connection {
         match &self.state {
             State::Pausing { until } => Some(*until),
             State::Connecting(attempt) => Some(attempt.deadline()),
+            State::Ending { until, .. } => Some(*until),
             // The descriptor wakes the driver when something happens to the bootstrap stream.
             State::Up { .. } | State::Closing { .. } => None,
         }
@@ -229,7 +260,8 @@ impl Connection {
         match &self.state {
             State::Connecting(attempt) => attempt.watches(to),
             State::Up { session, .. } => session.watches(to),
-            State::Pausing { .. } | State::Closing { .. } => {}
+            // An ended stream would be readable for ever.
+            State::Pausing { .. } | State::Ending { .. } | State::Closing { .. } => {}
         }
     }
 

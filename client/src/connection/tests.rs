@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use keyway_fabric::soft::{self, Pipe, SoftConfig, SoftFabric};
 use keyway_fabric::{Dial, EndpointAddress, EndpointConfig, Holdings, Stream, drive};
+use keyway_schema::Code;
 use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role as Part};
 use keyway_schema::limits::CONTROL_SLOT;
 
@@ -173,11 +174,19 @@ impl Bench {
         assert_eq!((connected.channel.send_slots, connected.channel.receive_slots), (6, 8));
     }
 
+    /// The bootstrap stream has ended under a session.
+    fn ending(&mut self) {
+        self.up();
+        self.stream = None;
+        assert!(self.settle().is_empty());
+    }
+
     fn state(&self) -> &'static str {
         match self.connection.state {
             State::Pausing { .. } => "Pausing",
             State::Connecting(_) => "Connecting",
             State::Up { .. } => "Up",
+            State::Ending { .. } => "Ending",
             State::Closing { .. } => "Closing",
         }
     }
@@ -186,13 +195,18 @@ impl Bench {
 #[test]
 fn every_event_in_every_state() {
     type Step = fn(&mut Bench);
-    let states: [(&str, Step); 3] =
-        [("ExpectWelcome", Bench::dialled), ("ExpectReady", Bench::welcomed), ("Up", Bench::up)];
-    let events: [(&str, Step); 6] = [
+    let states: [(&str, Step); 4] = [
+        ("ExpectWelcome", Bench::dialled),
+        ("ExpectReady", Bench::welcomed),
+        ("Up", Bench::up),
+        ("Ending", Bench::ending),
+    ];
+    let events: [(&str, Step); 7] = [
         ("the stream ends", |bench| bench.stream = None),
         ("Refused", |bench| bench.say(&Bootstrap::Refused { code: 5, text: "no".into() })),
         ("garbage", |bench| bench.stream.as_mut().unwrap().write_all(b"HTTP/1.1 400").unwrap()),
         ("Confirm", |bench| bench.say(&Bootstrap::Confirm { endpoint: vec![] })),
+        ("the time for last words is over", |bench| bench.now.time = bench.now.time + LAST_WORDS),
         ("the link goes down", |bench| {
             if let Some(link) = bench.link {
                 bench.broker.close(link);
@@ -205,6 +219,10 @@ fn every_event_in_every_state() {
         for (event, happen) in &events {
             let mut bench = Bench::new();
             prepare(&mut bench);
+            if name == "Ending" && ["Refused", "garbage", "Confirm"].contains(event) {
+                // Nothing comes on a stream that has ended.
+                continue;
+            }
             happen(&mut bench);
             let changes: Vec<String> = bench
                 .settle()
@@ -227,8 +245,9 @@ fn every_event_in_every_state() {
 #[test]
 fn the_next_attempt_begins_after_a_pause() {
     let mut bench = Bench::new();
-    bench.up();
-    bench.stream = None;
+    bench.ending();
+    assert_eq!(bench.connection.timeout(), Some(bench.now.time + LAST_WORDS));
+    bench.now.time = bench.now.time + LAST_WORDS;
     assert!(matches!(bench.settle().as_slice(), [Change::Disconnected(_)]));
     assert!(bench.desk.streams.lock().unwrap().is_empty(), "not yet");
     let pause = bench.connection.timeout().unwrap().since(bench.now.time);
@@ -238,8 +257,20 @@ fn the_next_attempt_begins_after_a_pause() {
 }
 
 #[test]
+fn the_brokers_reason_wins_over_the_end_that_it_leads_to() {
+    let mut bench = Bench::new();
+    bench.up();
+    bench.say(&Bootstrap::Refused { code: Code::KeyViolation.number(), text: "a stale key".into() });
+    assert!(bench.settle().is_empty(), "what is still on the endpoint is heard first");
+    bench.broker.close(bench.link.unwrap());
+    let changes = bench.settle();
+    let [Change::Disconnected(cause)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(cause.kind(), ErrorKind::Refused(Code::KeyViolation));
+}
+
+#[test]
 fn an_end_in_every_state_leaves_nothing_behind() {
-    let prepare: [fn(&mut Bench); 3] = [Bench::dialled, Bench::welcomed, Bench::up];
+    let prepare: [fn(&mut Bench); 4] = [Bench::dialled, Bench::welcomed, Bench::up, Bench::ending];
     for prepare in prepare {
         let mut bench = Bench::new();
         prepare(&mut bench);
