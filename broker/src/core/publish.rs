@@ -67,7 +67,12 @@ impl Session {
         }
         let (topic, number) = (offer.topic, offer.number);
         if !self.is_next(topic, producer, number, hub)? {
-            self.replies.push_back(Withdraw { topic, number }.into());
+            let is_read = |read: &Read| (read.topic, read.number) == (topic, number);
+            let waits = |it: &Waiting| it.session == self.me && it.batch.origin() == (producer, number);
+            // Offered twice on one session, it is still to be READ from where it is.
+            if !self.reads.iter().any(is_read) && !hub.known(topic).waiting.iter().any(waits) {
+                self.replies.push_back(Withdraw { topic, number }.into());
+            }
             return Ok(Slot::Done);
         }
         let from = RemoteSpan { address: offer.address, len: offer.len, key: Key(offer.key) };

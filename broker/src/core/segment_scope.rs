@@ -30,13 +30,23 @@ pub(super) struct SegmentScope {
     ticked_at: (u64, u64),
     /// The tick is over and waits for a release.
     waits_for_release: bool,
+    /// The consumer's next record and the topic's at the last wake-up, if no grant was sent since. Who arms in the same place
+    /// again has no key to what is new, and another wake-up would bring no more than the first: the next grant will.
+    woken_at: Option<(u64, u64)>,
     /// Segments to be re-keyed with the spares that are prepared.
     plan: VecDeque<u64>,
 }
 
 impl SegmentScope {
     pub(super) fn new(start: Position) -> Self {
-        Self { position: start.segment, tick: None, ticked_at: (0, 0), waits_for_release: false, plan: VecDeque::new() }
+        Self {
+            position: start.segment,
+            tick: None,
+            ticked_at: (0, 0),
+            waits_for_release: false,
+            woken_at: None,
+            plan: VecDeque::new(),
+        }
     }
 
     /// Moves on to the oldest segment that is left. Returns whether the place before is lost.
@@ -103,8 +113,10 @@ impl Subscription {
                 return Step::Stuck;
             }
             self.is_armed = false;
+            let place = Some((self.sequence, sequence));
+            let is_vain = std::mem::replace(&mut self.segments().woken_at, place) == place;
             // Without a grant, the next grant is the wake-up.
-            if current > 0 && !around.hub.faults.lose_wake {
+            if current > 0 && !is_vain && !around.hub.faults.lose_wake {
                 around.hub.counters.wakes += 1;
                 return Step::Say(Wake { subscription: self.me.subscription, tail: offset }.into());
             }
@@ -226,6 +238,7 @@ impl Subscription {
         let start = topic.log.offset(Position { segment: number, at: 0, sequence: 0 });
         let (index, base_sequence) = (segment.index, segment.base_sequence);
         let subscription = self.me.subscription;
+        self.segments().woken_at = None;
         let tick = self.segments().tick.unwrap_or(now.time);
         let grant = Grant {
             subscription,

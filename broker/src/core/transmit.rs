@@ -206,7 +206,7 @@ impl Session {
     /// Sends the grant whose bind has just been posted.
     fn grant(&mut self, draft: Draft, hub: &mut Hub, memory: &mut dyn Memory) {
         let Some(subscription) = self.subscriptions.get_mut(&draft.subscription) else { return };
-        let window = hub.windows.get_mut(draft.window);
+        let Some(window) = hub.windows.find_mut(draft.window) else { return };
         let key = memory.key(window.id);
         let Some(grant) = window.grant.as_mut() else { return };
         grant.key = key;

@@ -147,6 +147,22 @@ fn an_offered_batch_is_read_into_its_place_and_what_follows_waits_for_it() {
 }
 
 #[test]
+fn a_batch_offered_twice_is_withdrawn_once_it_is_read() {
+    let mut bench = Bench::new(config(8));
+    let client = bench.producer(0xa);
+    bench.holds_reads = true;
+    offers(&mut bench, client, 0xa, 1, 20_000);
+    offers(&mut bench, client, 0xa, 1, 20_000);
+    assert_eq!(bench.inbox(client), []);
+    bench.release_work();
+    let withdrawn = ToClient::Withdraw(Withdraw { topic: 1, number: 1 });
+    assert_eq!(bench.inbox(client)[0], withdrawn);
+    offers(&mut bench, client, 0xa, 1, 20_000);
+    let told = bench.inbox(client);
+    assert!(told.contains(&withdrawn) && told.len() == 2, "it is answered with its receipt, and withdrawn: {told:?}");
+}
+
+#[test]
 fn an_offer_that_does_not_come_becomes_a_filler_and_so_does_what_its_producer_sent_behind_it() {
     let mut bench = Bench::new(config(8));
     let (first, second) = (bench.producer(0xa), bench.producer(0xb));

@@ -155,6 +155,24 @@ fn an_armed_consumer_is_woken_once_when_there_is_something_to_read() {
 }
 
 #[test]
+fn a_wake_up_that_brings_no_more_than_the_last_one_is_not_sent() {
+    let mut bench = Bench::new(config(8));
+    let request = Subscribe { depth: 2, ..subscribe(Scope::Segment, Start::Earliest) };
+    let (consumer, producer) = start_with(&mut bench, request);
+    fill(&mut bench, producer, 1..=4);
+    assert_eq!(bench.grants(consumer).len(), 1);
+    // The consumer is at the end of the first segment, and may not know that it is sealed.
+    bench.send(consumer, arm(3));
+    assert!(matches!(bench.inbox(consumer)[..], [ToClient::Wake(_)]));
+    bench.send(consumer, arm(3));
+    assert_eq!(bench.inbox(consumer), []);
+    bench.send(consumer, release(1, 3));
+    assert_eq!(bench.grants(consumer)[0].offset, SEGMENT);
+    bench.send(consumer, arm(3));
+    assert!(matches!(bench.inbox(consumer)[..], [ToClient::Wake(_)]), "it has a new key");
+}
+
+#[test]
 fn an_idle_consumer_holds_no_key_and_a_fresh_grant_wakes_it() {
     let mut bench = Bench::new(config(8));
     let (consumer, producer) = start(&mut bench);
