@@ -10,10 +10,11 @@ use keyway_schema::limits::{RECORD_HEADERS_MAX, RECORD_KEY_MAX};
 use keyway_schema::message::Commit;
 use keyway_schema::record::{RECORD_HEADER_LEN, encoded_len};
 
+use super::config::TOPIC_SEGMENTS_MIN;
 use super::hub::{Cause, Hub};
 use super::notice::Refusal;
 use super::slab::Place;
-use super::topic::{Incoming, Reservation, ReservationState};
+use super::topic::{Incoming, Reservation, ReservationState, Topic};
 
 /// How many bytes are looked at once when records are checked in shared memory: a cache line each for a few records,
 /// without fetching payloads that are not looked at.
@@ -89,7 +90,8 @@ impl Hub {
         if entry.log.len() >= entry.segments_max as usize && !self.drop_oldest(topic) {
             return false;
         }
-        if !self.pool.has_free() {
+        let is_small = self.known(topic).log.len() < TOPIC_SEGMENTS_MIN as usize;
+        if !self.pool.has_free() && !(is_small && self.take_from_the_largest()) {
             // The pool has nothing to give, so the ring is as large as it gets. If one of its segments is in limbo already, that
             // is the one to wait for: dropping more would lose records and free nothing sooner.
             if self.known(topic).limbo > 0 || !self.drop_oldest(topic) {
@@ -101,6 +103,17 @@ impl Hub {
         entry.log.push(segment);
         self.open_segments(topic, memory);
         true
+    }
+
+    /// Drops the oldest segment of the largest ring, for a topic that has fewer than a ring needs while the pool has none to give:
+    /// a ring's size is a limit, not a reservation, and whoever came first must not shut later topics out. Returns whether the
+    /// pool has a free segment now. A ring that waits for a segment of its own in limbo is left alone.
+    pub(super) fn take_from_the_largest(&mut self) -> bool {
+        let large =
+            |topic: &&Topic| topic.log.len() > TOPIC_SEGMENTS_MIN as usize && topic.limbo == 0 && topic.log.can_drop();
+        let Some(topic) = self.topics().iter().filter(large).max_by_key(|topic| topic.log.len()) else { return false };
+        let number = topic.number;
+        self.drop_oldest(number) && self.pool.has_free()
     }
 
     fn drop_oldest(&mut self, topic: u32) -> bool {

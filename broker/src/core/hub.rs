@@ -128,6 +128,9 @@ impl Hub {
             let text = format!("there are {count} topics, which is the most; topic {name} was not created");
             return Err(Refusal::new(Code::TopicsExhausted, text));
         }
+        if !self.pool.has_free() {
+            self.take_from_the_largest();
+        }
         let number = count as u32 + 1;
         let mut log = Log::new(number, self.config.instance, self.config.segment_size);
         let Some(segment) = self.pool.take(number, log.next_number(), memory) else {

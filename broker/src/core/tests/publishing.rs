@@ -244,6 +244,28 @@ fn the_ring_drops_its_oldest_segment_and_goes_on() {
 }
 
 #[test]
+fn a_topic_that_finds_the_pool_empty_takes_from_the_largest_ring_what_a_ring_needs() {
+    let mut bench = Bench::new(config(5));
+    let rich = bench.producer(0xa);
+    for number in 1..=20 {
+        bench.publish(rich, 0xa, number, &[&[number as u8; 20_000]]);
+    }
+    let segments = |bench: &Bench| bench.core.topics().map(|topic| topic.segments).collect::<Vec<_>>();
+    assert_eq!(segments(&bench), [4]);
+    let poor = bench.connect(Role::Producer);
+    for (name, expected) in [("u", vec![4, 1]), ("v", vec![3, 1, 1]), ("w", vec![2, 1, 1, 1])] {
+        bench.send(poor, OpenTopic { request: 5, topic: name.to_owned(), settings: None, producer: 1 });
+        assert!(matches!(bench.inbox(poor).as_slice(), [ToClient::TopicOpened(_)]), "{name} was not opened");
+        assert_eq!(segments(&bench), expected);
+    }
+    bench.send(poor, OpenTopic { request: 6, topic: "x".to_owned(), settings: None, producer: 1 });
+    let told = bench.inbox(poor);
+    let refused = matches!(&told[..], [ToClient::Failed(failed)] if failed.code == Code::PoolExhausted.number());
+    assert!(refused, "no ring is left that has more than it needs: {told:?}");
+    assert_eq!(bench.core.counters().segments_free, 0);
+}
+
+#[test]
 fn a_topic_that_finds_the_pool_empty_is_not_created_and_the_asker_goes_on() {
     let mut bench = Bench::new(config(1));
     let client = bench.producer(0xa);
