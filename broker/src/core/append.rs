@@ -91,7 +91,7 @@ impl Hub {
             return false;
         }
         let is_small = self.known(topic).log.len() < TOPIC_SEGMENTS_MIN as usize;
-        if !self.pool.has_free() && !(is_small && self.take_from_the_largest()) {
+        if !(self.pool.has_free() || is_small && self.take_from_the_largest()) {
             // The pool has nothing to give, so the ring is as large as it gets. If one of its segments is in limbo already, that
             // is the one to wait for: dropping more would lose records and free nothing sooner.
             if self.known(topic).limbo > 0 || !self.drop_oldest(topic) {
