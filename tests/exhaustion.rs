@@ -31,6 +31,8 @@ fn sessions() {
     publish(&first, 1, 0, 10, 10);
     assert_eq!(next_record(&mut second).sequence(), 0);
 
+    assert!(broker.counters().expect("the broker answers").refusals > 0);
+
     first.close(PATIENCE).expect("it closes");
     producer(&server, "topic").enqueue("another").expect("it is taken").wait().expect("it is committed");
 }
