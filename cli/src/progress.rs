@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// How often a bar moves by itself, so that one who waits sees that it is alive.
 const TICK: Duration = Duration::from_millis(250);
-/// The bar is told of every so many records: it is locked and looks at the clock each time.
+/// At full speed the bar is told of every so many records: it is locked and looks at the clock each time.
 const STRIDE: u64 = 256;
 
 /// What is counted, and how much of it there will be.
@@ -22,10 +22,12 @@ pub(crate) enum Goal {
 pub(crate) struct Progress {
     bar: ProgressBar,
     goal: Goal,
+    stride: u64,
 }
 
 impl Progress {
-    pub(crate) fn new(goal: Goal) -> Self {
+    /// A bar towards `goal`. With a `paced` source it is told of every record, since they may be few.
+    pub(crate) fn new(goal: Goal, paced: bool) -> Self {
         // Draws to standard error, and not at all if that is no terminal.
         let (bar, template) = match goal {
             Goal::Records(records) => {
@@ -40,12 +42,12 @@ impl Progress {
         if !bar.is_hidden() {
             bar.enable_steady_tick(TICK);
         }
-        Self { bar, goal }
+        Self { bar, goal, stride: if paced { 1 } else { STRIDE } }
     }
 
     /// Tells how far it is.
     pub(crate) fn at(&self, records: u64, bytes: u64) {
-        if !records.is_multiple_of(STRIDE) || self.bar.is_hidden() {
+        if !records.is_multiple_of(self.stride) || self.bar.is_hidden() {
             return;
         }
         self.bar.set_position(match self.goal {

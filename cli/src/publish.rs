@@ -39,7 +39,7 @@ pub(crate) fn publish(arguments: &Publish, interrupt: &Interrupt) -> Result<(), 
         timeout: arguments.connection.timeout,
         interrupt,
     };
-    let progress = Progress::new(goal);
+    let progress = Progress::new(goal, arguments.rate.is_some());
     let sent = publication.send_all(&producer, &mut source, key(arguments), &progress);
     // Whatever ended it, what was taken so far is committed or reported. A broker that was waited for is not waited for again.
     let patience = if let Err(Failure::Stuck { .. }) = sent { Duration::ZERO } else { arguments.connection.timeout };
