@@ -90,12 +90,16 @@ impl Hub {
         if entry.log.len() >= entry.segments_max as usize && !self.drop_oldest(topic) {
             return false;
         }
-        let is_small = self.known(topic).log.len() < TOPIC_SEGMENTS_MIN as usize;
-        if !(self.pool.has_free() || is_small && self.take_from_the_largest()) {
-            // The pool has nothing to give, so the ring is as large as it gets. If one of its segments is in limbo already, that
-            // is the one to wait for: dropping more would lose records and free nothing sooner.
-            if self.known(topic).limbo > 0 || !self.drop_oldest(topic) {
-                return false;
+        if !self.pool.has_free() {
+            let is_small = self.known(topic).log.len() < TOPIC_SEGMENTS_MIN as usize;
+            match is_small.then(|| self.take_from_the_largest()).flatten() {
+                Some(is_free) if is_free => {}
+                // It is free when its windows are gone; until then the topic keeps what it has.
+                Some(_) => return false,
+                // The pool has nothing to give, so the ring is as large as it gets. If one of its segments is in limbo already,
+                // that is the one to wait for: dropping more would lose records and free nothing sooner.
+                None if self.known(topic).limbo > 0 || !self.drop_oldest(topic) => return false,
+                None => {}
             }
         }
         let (entry, pool) = self.topic_and_pool(topic);
@@ -107,13 +111,13 @@ impl Hub {
 
     /// Drops the oldest segment of the largest ring, for a topic that has fewer than a ring needs while the pool has none to give:
     /// a ring's size is a limit, not a reservation, and whoever came first must not shut later topics out. Returns whether the
-    /// pool has a free segment now. A ring that waits for a segment of its own in limbo is left alone.
-    pub(super) fn take_from_the_largest(&mut self) -> bool {
+    /// segment is free at once, or `None` if no ring has one to spare. A ring with a segment in limbo is left alone.
+    pub(super) fn take_from_the_largest(&mut self) -> Option<bool> {
         let large =
             |topic: &&Topic| topic.log.len() > TOPIC_SEGMENTS_MIN as usize && topic.limbo == 0 && topic.log.can_drop();
-        let Some(topic) = self.topics().iter().filter(large).max_by_key(|topic| topic.log.len()) else { return false };
-        let number = topic.number;
-        self.drop_oldest(number) && self.pool.has_free()
+        let largest = self.topics().iter().filter(large).max_by_key(|topic| topic.log.len());
+        let number = largest?.number;
+        self.drop_oldest(number).then(|| self.pool.has_free())
     }
 
     fn drop_oldest(&mut self, topic: u32) -> bool {

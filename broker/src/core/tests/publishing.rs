@@ -3,14 +3,14 @@
 use keyway_fabric::DownCause;
 use keyway_schema::batch::{Batch, BatchHeader};
 use keyway_schema::bootstrap::Role;
-use keyway_schema::message::{Commit, Committed, Offer, OpenTopic, Publish, TopicSettings, Withdraw};
+use keyway_schema::message::{Commit, Committed, Offer, OpenTopic, Publish, Scope, Start, TopicSettings, Withdraw};
 use keyway_schema::segment::{Tail, segment_start};
 use keyway_schema::{Code, ToClient};
 
 use crate::core::SegmentState;
 
 use super::bench::{Bench, Client, POOL, SEGMENT, config};
-use super::clients::batch;
+use super::clients::{batch, subscribe};
 use keyway_fabric::{Memory, SharedSpan};
 
 fn commits(messages: Vec<ToClient>) -> Vec<Commit> {
@@ -263,6 +263,26 @@ fn a_topic_that_finds_the_pool_empty_takes_from_the_largest_ring_what_a_ring_nee
     let refused = matches!(&told[..], [ToClient::Failed(failed)] if failed.code == Code::PoolExhausted.number());
     assert!(refused, "no ring is left that has more than it needs: {told:?}");
     assert_eq!(bench.core.counters().segments_free, 0);
+}
+
+#[test]
+fn a_topic_keeps_what_it_has_while_it_waits_for_a_segment_of_the_largest_ring() {
+    let mut bench = Bench::new(config(5));
+    let rich = bench.producer(0xa);
+    let reader = bench.connect(Role::Consumer);
+    bench.subscribes(reader, subscribe(Scope::Batch, Start::Earliest));
+    for number in 1..=12 {
+        bench.publish(rich, 0xa, number, &[&[number as u8; 20_000]]);
+    }
+    let poor = bench.connect(Role::Producer);
+    bench.send(poor, OpenTopic { request: 5, topic: "u".to_owned(), settings: None, producer: 1 });
+    for number in 1..=4 {
+        bench.send_with(poor, &Publish { topic: 2 }.into(), &batch(2, 1, number, &[&[7; 20_000]]));
+    }
+    let view = |bench: &Bench| bench.core.topics().nth(1).unwrap();
+    assert_eq!((view(&bench).segments, view(&bench).next_sequence, view(&bench).waiting), (1, 3, 1));
+    bench.pass_ms(400);
+    assert_eq!((view(&bench).segments, view(&bench).next_sequence, view(&bench).oldest_sequence), (2, 4, 0));
 }
 
 #[test]
