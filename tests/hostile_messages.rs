@@ -14,42 +14,12 @@ use keyway_schema::limits::{CONTROL_SLOT, VERSION};
 use keyway_schema::message::{Arm, Publish, Release, Wake};
 use keyway_schema::{Code, ToBroker, ToClient};
 
+use crate::bus::bystander::Bystander;
 use crate::bus::data::Noise;
-use crate::bus::raw::{RawSession, Way, granted, read_frame, subscription, write_frame};
+use crate::bus::raw::{RawSession, Way, read_frame, subscription, write_frame};
 use crate::bus::{PATIENCE, Watchdog, small_broker, until_counters, way};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// Somebody who publishes and reads all the while, and must not notice anything.
-struct Bystander {
-    producer: RawSession,
-    consumer: RawSession,
-    topic: u32,
-    subscription: u32,
-    number: u64,
-}
-
-impl Bystander {
-    fn start(way: &Way) -> Self {
-        let mut producer = RawSession::producer(way);
-        let topic = producer.open_topic("bystander", 1).topic;
-        let mut consumer = RawSession::consumer(way);
-        let subscribed = consumer.subscribe(subscription("bystander", Scope::Message, 1_000_000, 8));
-        Self { producer, consumer, topic, subscription: subscribed.subscription, number: 0 }
-    }
-
-    /// One record from the producer to the consumer.
-    fn exchange(&mut self) {
-        self.number += 1;
-        let payload = self.number.to_le_bytes();
-        self.producer.commit(self.topic, 1, self.number, &[&payload]);
-        let grant = self.consumer.receive_grant();
-        let bytes = self.consumer.read(granted(&grant)).expect("the bystander's key is live");
-        assert_eq!(bytes[8..16], payload);
-        let sequence = grant.sequence + 1;
-        self.consumer.send(Release { subscription: self.subscription, epoch: grant.epoch, sequence, pause: false });
-    }
-}
 
 /// A message as this session may send it, to be spoilt.
 fn good(session: &RawSession) -> Vec<u8> {
@@ -126,6 +96,21 @@ fn a_message_that_is_out_of_place_ends_its_session() {
         session.send(message);
         let code = reason(&mut session).expect("a known code");
         assert!(matches!(code, Code::Protocol | Code::SubscriptionUnknown | Code::BatchInvalid), "{name}: {code}");
+        bystander.exchange();
+    }
+    // What cannot be true of a subscription that there is.
+    let impossible: [fn(u32) -> ToBroker; 3] = [
+        |subscription| Release { subscription, epoch: u64::MAX, sequence: 0, pause: false }.into(),
+        |subscription| Release { subscription, epoch: 0, sequence: u64::MAX, pause: false }.into(),
+        |subscription| Arm { subscription, sequence: u64::MAX }.into(),
+    ];
+    for message in impossible {
+        let mut session = RawSession::consumer(&way);
+        let subscribed = session.subscribe(subscription("bystander", Scope::Segment, 1_000_000, 4));
+        let message = message(subscribed.subscription);
+        let text = format!("{message:?}");
+        session.send(message);
+        assert_eq!(reason(&mut session), Some(Code::Protocol), "{text}");
         bystander.exchange();
     }
     // What a broker sends is not what it takes.

@@ -1,5 +1,5 @@
 //! T10: a record of the maximum size passes, also when headers make part of it; one byte more is refused by the client with both
-//! sizes named, and neither the session nor the next record notices.
+//! sizes named, and neither the session nor the next record notices. So it is for `keyway pub`.
 
 mod bus;
 
@@ -8,6 +8,7 @@ use std::time::Duration;
 use keyway::{Consumer, ErrorKind, Record, Server, Start};
 
 use crate::bus::clients::{SCOPES, next_record, producer};
+use crate::bus::process::{Binary, BrokerProcess, Process, words};
 use crate::bus::{PATIENCE, Watchdog, data, small_broker};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -60,4 +61,17 @@ fn from_nothing_to_the_maximum_and_not_a_byte_more() {
         assert_eq!(next_record(&mut consumer).payload(), b"the next one", "{scope:?}");
         consumer.close(PATIENCE).expect("it closes");
     }
+}
+
+#[test]
+fn a_command_that_publishes_too_large_a_record_says_so() {
+    let _watchdog = Watchdog::start(LIMIT);
+    let broker = BrokerProcess::start("--pool-size 16MiB --segment-size 64KiB --record-max 20000");
+    let file = broker.directory().join("noise");
+    std::fs::write(&file, data::binary(4, 20_001)).expect("a file can be written");
+    let server = broker.unix();
+    let line = |chunk: usize| format!("pub sizes --server {server} --file {} --chunk {chunk}", file.display());
+    Process::run(Binary::Cli, &words(&line(20_000))).success();
+    let said = Process::run(Binary::Cli, &words(&line(20_001))).one_line(1);
+    assert!(said.contains("20001") && said.contains("20000"), "both sizes should be named: {said}");
 }

@@ -5,7 +5,7 @@
 
 mod bus;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use keyway::{Broker, Scope};
@@ -118,6 +118,7 @@ fn after_256_and_after_1000_epochs() {
     let subscribed = consumer.subscribe(subscription("rotated", Scope::Segment, 500, 4));
     let mut keys = HashSet::new();
     let mut kept: Vec<Grant> = Vec::new();
+    let mut ages = BTreeSet::new();
     let mut released = 0;
     while kept.last().is_none_or(|grant| grant.epoch < 1_050) {
         let grant = consumer.receive_grant();
@@ -130,15 +131,17 @@ fn after_256_and_after_1000_epochs() {
         let epoch = grant.epoch;
         kept.push(grant);
         // Around the epochs at which a window's key could come round, and now and then.
-        if matches!(epoch, 2 | 128 | 129 | 256..=259 | 512 | 513 | 999..=1_003) && released > 0 {
+        if matches!(epoch, 128 | 129 | 256..=259 | 512 | 513 | 999..=1_003) {
             for old in [1, epoch.saturating_sub(256), epoch.saturating_sub(512)] {
                 let Some(old) = kept.iter().find(|grant| grant.epoch == old && grant.epoch + 3 < released) else {
                     continue;
                 };
                 assert_eq!(try_key(&way, old), Err(WorkError::RemoteAccess), "epoch {} at {epoch}", old.epoch);
+                ages.insert(epoch - old.epoch);
             }
         }
     }
+    assert!(ages.contains(&256) && ages.last() >= Some(&1_000), "keys of these ages were tried: {ages:?}");
     for old in kept.iter().filter(|grant| grant.epoch + 10 < released).step_by(97) {
         assert_eq!(try_key(&way, old), Err(WorkError::RemoteAccess), "epoch {} at the end", old.epoch);
     }

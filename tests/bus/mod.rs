@@ -4,11 +4,13 @@
 //! - [`process`] runs the real binaries on free ports and sockets in directories of their own, and kills them on drop.
 //! - [`proxy`] is a way to a broker that can be cut.
 //! - [`raw`] is a client by hand: bootstrap, channel and fabric, and no machine that keeps the protocol for the test.
+//! - [`bystander`] publishes and reads all the while, and must not notice what others do.
 //! - [`data`] generates what is published.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, reason = "tests read the clock for their deadlines")]
 
+pub(crate) mod bystander;
 pub(crate) mod clients;
 pub(crate) mod data;
 pub(crate) mod process;

@@ -25,7 +25,7 @@ use keyway_schema::message::{
     Commit, EpochSettings, Grant, OpenTopic, Publish, Scope, Start, Subscribe, Subscribed, TopicOpened,
 };
 use keyway_schema::record::RecordRef;
-use keyway_schema::{ToBroker, ToClient, ToClientRef};
+use keyway_schema::{Code, ToBroker, ToClient, ToClientRef};
 
 use super::PATIENCE;
 
@@ -276,13 +276,20 @@ impl RawSession {
         self.down.is_none()
     }
 
-    /// What the broker says on the bootstrap stream before it ends it.
-    pub(crate) fn expect_stream_end(&mut self) -> Vec<u8> {
+    /// What the broker says on the bootstrap stream before it ends it: the code of the session's end, if it is told.
+    pub(crate) fn farewell(&mut self) -> Option<Code> {
         let mut said = Vec::new();
         match self.bootstrap.read_to_end(&mut said) {
-            Ok(_) => said,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => said,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("the broker does not end the bootstrap stream: {error}"),
+        }
+        if said.is_empty() {
+            return None;
+        }
+        match read_frame(&mut &said[..]) {
+            Bootstrap::Refused { code, .. } => Code::from_number(code),
+            other => panic!("{other:?} is no farewell"),
         }
     }
 
