@@ -32,13 +32,13 @@ const EPOCH: Duration = Duration::from_millis(1);
 /// So long that no run sees its end.
 const NO_EPOCH: Duration = Duration::from_secs(3_600);
 /// How many records a pair's runs publish, and how large they are.
-const PAIR: (u64, usize) = (400_000, 1024);
+const PAIR: (u64, usize) = (800_000, 1024);
 
 /// Measures what re-keying costs, and records a second between processes
 #[derive(Parser)]
 struct Arguments {
     /// How many pairs of runs compare re-keying with none
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 15)]
     pairs: usize,
     /// Print one line of JSON instead of tables
     #[arg(long)]
@@ -155,11 +155,11 @@ fn pairs(broker: &BrokerProcess, count: usize, say: &dyn Fn(String)) -> Result<V
 /// How many records each run publishes: about a second's worth, and never more than the ring holds.
 const fn records(scope: ScopeName, size: usize) -> u64 {
     match (scope, size) {
-        (ScopeName::Message, 65_536) => 5_000,
-        (ScopeName::Message, _) => 100_000,
-        (_, 64) => 2_000_000,
-        (_, 1024) => 400_000,
-        _ => 8_000,
+        (ScopeName::Message, 65_536) => 10_000,
+        (ScopeName::Message, _) => 300_000,
+        (_, 64) => 8_000_000,
+        (_, 1024) => 800_000,
+        _ => 14_000,
     }
 }
 
