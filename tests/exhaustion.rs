@@ -9,9 +9,9 @@ use keyway::{Consumer, ErrorKind, Producer, Scope, Server, Start};
 use keyway_schema::message::Unsubscribe;
 use keyway_schema::{Code, ToClient};
 
-use crate::bus::clients::{next_record, producer, publish};
+use crate::bus::clients::{SCOPES, next_record, producer, publish, receive_until};
 use crate::bus::raw::{RawSession, subscription};
-use crate::bus::{PATIENCE, Watchdog, small_broker, until_counters, way};
+use crate::bus::{PATIENCE, Watchdog, data, small_broker, until_counters, way};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -112,6 +112,37 @@ fn the_pool() {
     assert_eq!(rich.stats().reconnects, 0);
 }
 
+/// A ring's size is a limit and no claim: who needs a first segment takes the oldest of the largest ring.
+#[test]
+fn the_pool_is_shared_with_a_newcomer() {
+    let _watchdog = Watchdog::start(LIMIT);
+    let broker = small_broker().pool_size(512 << 10).topic_segments(8).start().expect("the settings fit each other");
+    let server = Server::from(broker.connector());
+    let mut consumers: Vec<_> = SCOPES
+        .into_iter()
+        .map(|scope| {
+            let builder = Consumer::builder(&server, "rich").start(Start::Earliest).scope(scope);
+            builder.connect().expect("a consumer can connect")
+        })
+        .collect();
+    let rich = producer(&server, "rich");
+    publish(&rich, 1, 0, 600, 1_000);
+    until_counters(&broker, "the pool to be in one hand", |counters| counters.segments_live == 8);
+    let poor = producer(&server, "poor");
+    publish(&poor, 2, 0, 200, 1_000);
+    publish(&rich, 1, 600, 600, 1_000);
+    for consumer in &mut consumers {
+        receive_until(consumer, 0, 1_200, |record| {
+            assert_eq!(data::check_payload(record.payload()), (1, record.sequence()));
+        });
+    }
+    let mut heir = Consumer::builder(&server, "poor").start(Start::Sequence(0)).connect().expect("it exists");
+    receive_until(&mut heir, 0, 200, |record| {
+        assert_eq!(data::check_payload(record.payload()), (2, record.sequence()));
+    });
+    assert_eq!((rich.stats().reconnects, poor.stats().reconnects), (0, 0));
+}
+
 /// A stopped consumer pins the segments that it holds keys of; with none free the producer waits, and goes on when the keys are gone.
 #[test]
 fn the_pool_while_a_consumer_holds_on_to_its_segments() {
@@ -125,9 +156,8 @@ fn the_pool_while_a_consumer_holds_on_to_its_segments() {
     subscribe.epoch.grace_ms = 300;
     holder.subscribe(subscribe);
     holder.receive_grant();
-    let pending: Vec<_> = (0..400)
-        .map(|number| producer.enqueue(bus::data::payload(1, number, 1_000)).expect("a record is taken"))
-        .collect();
+    let pending: Vec<_> =
+        (0..400).map(|number| producer.enqueue(data::payload(1, number, 1_000)).expect("a record is taken")).collect();
     until_counters(&broker, "the producer to wait", |counters| {
         counters.batches_waiting > 0 || counters.segments_limbo > 0
     });

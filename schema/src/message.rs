@@ -244,7 +244,8 @@ plain! {
         pub time: u64,
         /// Message scope: the CRC-32C of the bytes.
         pub crc: u32,
-        /// How long the key is current, in microseconds; after that it lives for the grace at most.
+        /// How long the key is current, in microseconds: to the end of its epoch. It dies when the epoch's interval and the grace
+        /// have passed since the grant, at the latest.
         pub current_us: u32,
     }
 
