@@ -74,7 +74,10 @@ fn a_record_goes_to_another_thread_and_outlives_everything() {
     drop(producer.enqueue(&payload).expect("it is taken"));
     let record = next_record(&mut consumer);
     let copy = record.clone();
+    let events = consumer.events();
     consumer.close(PATIENCE).expect("a consumer may be closed while its records are alive");
+    // What had happened is still told, and then that nothing will.
+    while events.recv_blocking().is_some() {}
     producer.close(PATIENCE).expect("it closes");
     drop(broker);
     drop(record);
