@@ -37,6 +37,8 @@ pub(super) struct Hub {
     pub(super) notices: Notices,
     /// What concerns no channel: closing endpoints, freeing memory.
     pub(super) chores: VecDeque<Transmit>,
+    /// Segments of windows that the chores free.
+    uncovers: VecDeque<u32>,
     /// Until when what is committed can be read, once the core stops.
     pub(super) stops_at: Option<Time>,
     /// Subscriptions to look after.
@@ -76,6 +78,7 @@ impl Hub {
             counters: Counters::default(),
             notices: Notices::default(),
             chores: VecDeque::new(),
+            uncovers: VecDeque::new(),
             stops_at: None,
             due: VecDeque::new(),
             commits: VecDeque::new(),
@@ -163,6 +166,23 @@ impl Hub {
             return Err(Refusal::new(Code::Settings, text));
         }
         Ok((segments, record_max))
+    }
+
+    /// A window that covers a segment is about to be freed, and covers it until that is done: see
+    /// [`uncover_freed`](Self::uncover_freed).
+    pub(super) fn uncover_later(&mut self, segment: u32) {
+        self.uncovers.push_back(segment);
+    }
+
+    /// Whatever was to be freed has been freed: the segments that those windows covered may be written anew. Returns whether
+    /// there were any.
+    pub(super) fn uncover_freed(&mut self) -> bool {
+        debug_assert!(self.chores.is_empty(), "a window that waits to be freed still shows its segment");
+        let any = !self.uncovers.is_empty();
+        while let Some(segment) = self.uncovers.pop_front() {
+            self.uncover(segment);
+        }
+        any
     }
 
     /// A window covers a segment no more.

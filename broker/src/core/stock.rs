@@ -212,7 +212,8 @@ impl Stock {
             self.idle.retain(|other| *other != place);
         }
         if let Some(grant) = window.grant {
-            hub.uncover(grant.segment);
+            // Its key opens the segment until the window is freed, which is done after this event.
+            hub.uncover_later(grant.segment);
             if grant.is_issued && !hub.faults.skip_quarantine {
                 hub.quarantine.insert(grant.key, now);
             }

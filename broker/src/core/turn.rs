@@ -79,6 +79,11 @@ impl Machine for Core {
             if let Some(chore) = self.hub.chores.pop_front() {
                 return Some(chore);
             }
+            // What was returned before has been done by now: the segments of freed windows can be given to whoever waits.
+            if self.hub.uncover_freed() {
+                self.settle(now, memory);
+                continue;
+            }
             let place = *self.ready.front()?;
             if let Some(session) = self.sessions.get_mut(place) {
                 if let Some(transmit) = session.transmit(now, &mut self.hub, memory) {

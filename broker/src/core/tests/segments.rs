@@ -326,6 +326,25 @@ fn producers_wait_while_the_pool_is_pinned_and_go_on_when_it_is_not() {
 }
 
 #[test]
+fn a_segment_is_written_anew_only_once_the_windows_over_it_have_been_freed() {
+    let mut bench = Bench::new(config(2));
+    let (_consumer, producer) = start(&mut bench);
+    for number in 1.. {
+        if bench.receives(producer) == 0 {
+            break;
+        }
+        bench.publish(producer, 0xa, number, &[&[1; 20_000]]);
+    }
+    assert!(bench.core.counters().batches_waiting > 0);
+    let before = bench.memory.pool.clone();
+    bench.now.time = bench.now.time + Duration::from_millis(400);
+    bench.core.handle_timeout(bench.now, &mut bench.memory);
+    assert!(bench.memory.pool == before, "the windows have not been freed yet, and open what is written");
+    bench.run();
+    assert_eq!(bench.core.counters().batches_waiting, 0);
+}
+
+#[test]
 fn a_window_that_would_yield_a_key_in_quarantine_is_moved_on_first() {
     let mut bench = Bench::new(config(8));
     bench.windows_left = 1;
