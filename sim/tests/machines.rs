@@ -2,4 +2,4 @@
 
 mod mixes;
 
-mixes::tests!(keyway_sim::Cast::Machines, 250);
+mixes::tests!(keyway_sim::Cast::Machines, 275);
