@@ -15,8 +15,8 @@ use crate::bus::{PATIENCE, Watchdog, data, small_broker, until_counters, way};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a client that is refused keeps trying before it says so.
-const SHORT: Duration = Duration::from_millis(300);
+/// How long a client that is refused keeps trying before it says so: time enough for a first refusal on a busy machine.
+const SHORT: Duration = Duration::from_secs(3);
 
 #[test]
 fn sessions() {
@@ -27,7 +27,7 @@ fn sessions() {
     let mut second = Consumer::builder(&server, "topic").start(Start::Earliest).connect().expect("there is room");
     let error = Producer::builder(&server, "topic").connect_timeout(SHORT).connect().expect_err("there is none left");
     assert!(error.is_retryable(), "{error}");
-    assert!(error.to_string().contains('2'), "the limit should be named: {error}");
+    assert!(error.to_string().contains("2 sessions"), "the limit should be named: {error}");
     publish(&first, 1, 0, 10, 10);
     assert_eq!(next_record(&mut second).sequence(), 0);
 

@@ -6,10 +6,10 @@ mod bus;
 use std::time::Duration;
 
 use keyway::{Broker, Consumer, Server, Start};
+use keyway_schema::Code;
 use keyway_schema::batch::{BATCH_HEADER_LEN, BatchBuilder};
 use keyway_schema::message::Offer;
 use keyway_schema::record::RecordRef;
-use keyway_schema::{Code, ToClient};
 
 use crate::bus::bystander::Bystander;
 use crate::bus::clients::{SCOPES, next_record, producer};
@@ -25,17 +25,6 @@ fn batch(topic: u32, producer: u64, number: u64, payload: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::default();
     builder.push(RecordRef { key: b"", headers: b"", payload });
     builder.finish(topic, producer, number)
-}
-
-/// The reason for the session's end: in a message if the endpoint still carried it, else on the bootstrap stream.
-fn reason(session: &mut RawSession) -> Option<Code> {
-    session.expect_down();
-    while let Some(message) = session.poll() {
-        if let ToClient::Failed(failed) = message {
-            return Code::from_number(failed.code);
-        }
-    }
-    session.farewell()
 }
 
 #[test]
@@ -63,7 +52,7 @@ fn a_batch_that_makes_no_sense() {
         let mut batch = batch(opened.topic, WHO, 1, b"a record as it should be");
         spoil(&mut batch, opened.topic);
         session.publish(opened.topic, &batch);
-        assert_eq!(reason(&mut session), Some(code), "a batch {name}");
+        assert_eq!(session.reason(), Some(code), "a batch {name}");
         bystander.exchange();
     }
     let counters = broker.counters().expect("the broker answers");
@@ -135,7 +124,7 @@ fn an_offer_that_is_larger_than_the_topic_takes() {
         let mut session = RawSession::producer(&way);
         let topic = session.open_topic("bystander", WHO).topic;
         offer(&mut session, topic, len);
-        assert_eq!(reason(&mut session), Some(code), "{len} bytes");
+        assert_eq!(session.reason(), Some(code), "{len} bytes");
         bystander.exchange();
     }
 }

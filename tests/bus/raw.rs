@@ -105,6 +105,8 @@ pub(crate) struct RawSession {
     up: bool,
     down: Option<DownCause>,
     next_tag: u64,
+    /// It has sent what the channel does not know of: its account of credits is off by then.
+    is_lawless: bool,
 }
 
 impl RawSession {
@@ -156,6 +158,7 @@ impl RawSession {
             up: false,
             down: None,
             next_tag: FIRST_TAG,
+            is_lawless: false,
         };
         session.pump_until("the endpoint to come up", |session| session.up.then_some(()));
         session
@@ -180,6 +183,7 @@ impl RawSession {
 
     /// Sends any bytes at all, by no rules.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
+        self.is_lawless = true;
         let len = u32::try_from(bytes.len()).expect("a test sends less than 4 GiB");
         let from = self.scratch_span(len);
         self.fabric.bytes_mut(from).copy_from_slice(bytes);
@@ -265,6 +269,26 @@ impl RawSession {
         result.map(|_| self.fabric.bytes(into).to_vec())
     }
 
+    /// Whether the broker still answers a request of this session, or has ended it.
+    pub(crate) fn is_answered(&mut self, request: impl Into<ToBroker>) -> bool {
+        let mut request = Some(request.into());
+        self.pump_until("an answer or the end of the session", |session| {
+            if session.down.is_some() {
+                return Some(false);
+            }
+            if session.channel.room() > 0
+                && let Some(request) = request.take()
+            {
+                session.channel.send(&mut session.fabric, &request).expect("it fits a slot");
+            }
+            session.inbox.drain(..).find_map(|message| match message {
+                ToClient::Subscribed(_) => Some(true),
+                ToClient::Failed(failed) => Some(failed.request != 0),
+                _ => None,
+            })
+        })
+    }
+
     /// Why the endpoint went down, once it has.
     pub(crate) fn expect_down(&mut self) -> DownCause {
         self.pump_until("the end of the session", |session| session.down)
@@ -276,8 +300,23 @@ impl RawSession {
         self.down.is_none()
     }
 
-    /// What the broker says on the bootstrap stream before it ends it: the code of the session's end, if it is told.
-    pub(crate) fn farewell(&mut self) -> Option<Code> {
+    /// Waits for the session's end and gives its reason, which comes in a message if the endpoint still carries it in time, and
+    /// on the bootstrap stream in any case. What else had come is dropped.
+    pub(crate) fn reason(&mut self) -> Option<Code> {
+        self.expect_down();
+        let told = self.inbox.drain(..).find_map(|message| match message {
+            ToClient::Failed(failed) if failed.request == 0 => Some(failed.code),
+            _ => None,
+        });
+        let on_stream = self.farewell();
+        if let (Some(told), Some(on_stream)) = (told, on_stream) {
+            assert_eq!(told, on_stream, "the reason is told twice, differently");
+        }
+        on_stream.or(told).and_then(Code::from_number)
+    }
+
+    /// What the broker says on the bootstrap stream before it ends it.
+    fn farewell(&mut self) -> Option<u16> {
         let mut said = Vec::new();
         match self.bootstrap.read_to_end(&mut said) {
             Ok(_) => {}
@@ -288,7 +327,7 @@ impl RawSession {
             return None;
         }
         match read_frame(&mut &said[..]) {
-            Bootstrap::Refused { code, .. } => Code::from_number(code),
+            Bootstrap::Refused { code, .. } => Some(code),
             other => panic!("{other:?} is no farewell"),
         }
     }
@@ -347,9 +386,14 @@ impl RawSession {
         match event {
             Event::Up { .. } => self.up = true,
             Event::Message { op, span, .. } => {
-                let received: Received<ToClientRef<'_>> =
-                    self.channel.receive(&self.fabric, span).expect("the broker keeps the protocol");
-                let message = received.message.to_message();
+                let message = if self.is_lawless {
+                    let (_, message) = ToClientRef::decode(self.fabric.bytes(span)).expect("the broker sends messages");
+                    message.to_message()
+                } else {
+                    let received: Received<ToClientRef<'_>> =
+                        self.channel.receive(&self.fabric, span).expect("the broker keeps the protocol");
+                    received.message.to_message()
+                };
                 self.channel.repost(op);
                 if !matches!(message, ToClient::Credit(_)) {
                     self.inbox.push_back(message);
