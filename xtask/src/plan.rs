@@ -22,8 +22,8 @@ pub(crate) fn quick() -> Vec<Step> {
 pub(crate) fn full() -> Vec<Step> {
     let mut steps = before_tests();
     steps.extend([
-        // The tests of the whole bus start these as processes of their own.
-        cargo("binaries", &["build", "--workspace", "--bins"]),
+        // The tests of the whole bus start these as processes of their own, and build them with the same words if need be.
+        cargo("binaries", &["build", "--package", "keyway-broker", "--package", "keyway-cli", "--bins"]),
         cargo("tests", &["test", "--workspace"]),
         Step {
             name: "docs",
