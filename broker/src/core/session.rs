@@ -218,7 +218,8 @@ impl Session {
         subscription.timer = None;
         let mut forced = None;
         let mut is_stuck = false;
-        while let Some(held) = subscription.grants.front().copied() {
+        let mut place = 0;
+        while let Some(held) = subscription.grants.get(place).copied() {
             let window = hub.windows.get(held.window);
             let deadline = window.grant.map_or(Time::NEVER, |grant| grant.deadline);
             if deadline > now.time || hub.faults.ignore_deadline {
@@ -231,9 +232,10 @@ impl Session {
                 // A bind or unbind that did not complete for so long never will while the endpoint lives. Closing it
                 // completes it as flushed, and the window is freed then.
                 is_stuck = true;
-                break;
+                place += 1;
+                continue;
             }
-            subscription.grants.pop_front();
+            subscription.grants.remove(place);
             self.stock.free(held.window, hub, now.time);
         }
         self.set_subscription_timer(number, now.time, hub);

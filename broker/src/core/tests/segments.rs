@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keyway_fabric::{DownCause, Key, Machine};
+use keyway_fabric::{DownCause, Key, Machine, Transmit};
 use keyway_schema::bootstrap::Role;
 use keyway_schema::message::{Arm, Grant, Lagged, Release, Revoked, Scope, Start, Subscribe, Unsubscribe, Wake};
 use keyway_schema::{Code, ToClient};
@@ -137,6 +137,22 @@ fn a_key_whose_bind_never_completes_dies_with_its_endpoint_at_its_deadline() {
     bench.pass_ms(200);
     assert!(bench.is_closed(consumer));
     assert_eq!(bench.core.counters().windows, 0);
+}
+
+#[test]
+fn an_overdue_key_is_freed_at_once_though_one_before_it_waits_for_the_endpoint() {
+    let mut bench = Bench::new(config(8));
+    let (consumer, _) = start(&mut bench);
+    bench.pass_ms(10);
+    bench.holds_binds = true;
+    bench.send(consumer, release(1, 0));
+    bench.now.time = bench.now.time + Duration::from_secs(1);
+    bench.core.handle_timeout(bench.now, &mut bench.memory);
+    let first = bench.core.transmit(bench.now, &mut bench.memory);
+    assert!(
+        matches!(first, Some(Transmit::FreeWindow { .. })),
+        "the second key's, and not the end of the link: {first:?}"
+    );
 }
 
 #[test]
