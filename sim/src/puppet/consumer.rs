@@ -271,6 +271,9 @@ impl PuppetConsumer {
         if let Some(next) = self.next.filter(|next| *next < sequence) {
             self.deliveries.push(Delivery::Gap { from: next, to: sequence });
             self.next = Some(sequence);
+        }
+        // Nothing may have been lost, and the segment that it stands in be gone all the same.
+        if joined.offset < offset {
             joined.offset = offset;
             joined.tail = joined.tail.max(offset);
             joined.sealed = false;
