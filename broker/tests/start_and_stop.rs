@@ -7,7 +7,11 @@ mod support;
 use std::time::Duration;
 
 use keyway_broker::{Broker, BrokerErrorKind};
+use keyway_fabric::{SystemClock, Time};
 use support::{begin, builder, dial, receive_welcome};
+
+/// How long the system may take to take down a thread.
+const WATCHDOG: Duration = Duration::from_secs(10);
 
 fn entries(directory: &str) -> usize {
     std::fs::read_dir(directory).unwrap().count()
@@ -45,6 +49,11 @@ fn nothing_is_left_behind() {
         }
         assert!(!path.exists());
         drop((silent, halfway, in_process, connector));
+        // A thread that has been joined is listed until the system has taken it down.
+        let clock = SystemClock::start();
+        while held() != before && clock.now().time.since(Time::ZERO) < WATCHDOG {
+            std::thread::yield_now();
+        }
         assert_eq!(held(), before, "threads and descriptors after round {round}");
     }
 }
