@@ -7,6 +7,7 @@ mod proxy;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use keyway_broker::Broker;
@@ -210,13 +211,23 @@ fn a_broker_that_is_started_anew_gets_what_the_old_one_did_not_acknowledge() {
     let old = broker();
     let address = address(&old);
     let producer = producer(address);
+    let has_stopped = AtomicBool::new(false);
     let (first, second) = std::thread::scope(|scope| {
-        let publishing = scope
-            .spawn(|| (0..RECORDS).map(|i| enqueue_persistently(&producer, &i.to_string())).collect::<Vec<Pending>>());
+        let publishing = scope.spawn(|| {
+            let publish = |i: usize| {
+                // The last third comes after the stop, however fast the rest was.
+                while i == RECORDS * 2 / 3 && !has_stopped.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                enqueue_persistently(&producer, &i.to_string())
+            };
+            (0..RECORDS).map(publish).collect::<Vec<Pending>>()
+        });
         while old.counters().unwrap().records < RECORDS as u64 / 3 {
             std::thread::yield_now();
         }
         old.stop(PATIENCE).unwrap();
+        has_stopped.store(true, Ordering::Release);
         let new = broker_at(&address.to_string());
         let mut sequences = sequences(publishing.join().unwrap());
         let turn = sequences.iter().skip(1).position(|sequence| *sequence == 0).expect("the new log begins at 0") + 1;
