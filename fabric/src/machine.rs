@@ -107,3 +107,57 @@ fn post(
     batch.insert(place, Event::Done { link, op, result: Err(WorkError::Flushed) });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::{SoftConfig, SoftFabric};
+    use crate::{DownCause, EndpointConfig, LocalSpan};
+
+    /// Posts a receive to `other` when it hears of the first end.
+    struct Late {
+        other: LinkId,
+        into: LocalSpan,
+        wants: bool,
+        heard: Vec<String>,
+    }
+
+    impl Machine for Late {
+        fn handle(&mut self, _: Now, event: Event, _: &mut dyn Memory) {
+            self.wants = self.heard.is_empty();
+            self.heard.push(format!("{event:?}"));
+        }
+
+        fn handle_timeout(&mut self, _: Now, _: &mut dyn Memory) {}
+
+        fn timeout(&self) -> Option<Time> {
+            None
+        }
+
+        fn transmit(&mut self, _: Now, _: &mut dyn Memory) -> Option<Transmit> {
+            let work = Work::Recv { into: self.into };
+            std::mem::take(&mut self.wants).then_some(Transmit::Post { link: self.other, op: Op(7), work })
+        }
+    }
+
+    #[test]
+    fn what_is_posted_to_an_endpoint_before_its_end_is_told_is_flushed_before_its_end() {
+        let mut fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+        let domain = fabric.domain().unwrap();
+        let local = fabric.local(domain, 1, 64).unwrap();
+        let config = EndpointConfig { domain, send_depth: 1, receive_depth: 1, remote_read: false };
+        let [first, other] = [(); 2].map(|()| fabric.endpoint(config).unwrap().0);
+        fabric.close(first);
+        fabric.close(other);
+        let into = LocalSpan { local, slot: 0, offset: 0, len: 64 };
+        let mut machine = Late { other, into, wants: false, heard: Vec::new() };
+        let mut events = Vec::new();
+        drive(&mut machine, &mut fabric, Now::default(), &mut events).unwrap();
+        let expected = [
+            Event::Down { link: first, cause: DownCause::Closed },
+            Event::Done { link: other, op: Op(7), result: Err(WorkError::Flushed) },
+            Event::Down { link: other, cause: DownCause::Closed },
+        ];
+        assert_eq!(machine.heard, expected.map(|event| format!("{event:?}")));
+    }
+}
