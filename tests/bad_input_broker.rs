@@ -3,21 +3,12 @@
 mod bus;
 
 use std::net::TcpListener;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::bus::Watchdog;
-use crate::bus::process::{Binary, BrokerProcess, Process};
+use crate::bus::process::{Binary, BrokerProcess, FAILURE, Process, USAGE, display};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// For the status that a program ends with when it was called wrongly, and when it was called rightly and failed.
-const USAGE: i32 = 2;
-const FAILURE: i32 = 1;
-
-fn display(path: &Path) -> &str {
-    path.to_str().expect("a temporary directory's path is text")
-}
 
 #[test]
 fn the_broker_refuses_options_that_make_no_sense() {

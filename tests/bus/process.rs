@@ -12,6 +12,17 @@ use tempfile::TempDir;
 
 use super::until;
 
+/// The status that a program ends with when it was called wrongly.
+pub(crate) const USAGE: i32 = 2;
+
+/// The status that a program ends with when it was called rightly and failed.
+pub(crate) const FAILURE: i32 = 1;
+
+/// A path as an argument.
+pub(crate) fn display(path: &Path) -> &str {
+    path.to_str().expect("a temporary directory's path is text")
+}
+
 /// Processes that a hanging test has to take with it.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
