@@ -3,6 +3,7 @@
 //! The [`Fabric`] trait is the contract; [`soft`] is the backend that needs no device. Whatever works on one works on the
 //! other, and [`conformance`] is the list of what that means. This crate knows no message of the bus.
 
+mod choice;
 pub mod conformance;
 mod contract;
 mod dial;
@@ -20,6 +21,7 @@ mod time;
 mod waker;
 mod work;
 
+pub use choice::{FabricChoice, FabricOptions, NoSuchFabric, Opened};
 pub use contract::{Capabilities, EndpointAddress, EndpointConfig, Fabric, Holdings, Memory};
 pub use dial::Dial;
 pub use error::FabricError;

@@ -1,0 +1,149 @@
+//! Which backend a process runs on, chosen when it starts.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::soft::{SoftConfig, SoftFabric};
+use crate::{Fabric, FabricError};
+
+/// A backend, as an operator or an application names it: `soft`, `verbs`, `verbs:DEVICE`, `auto`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FabricChoice {
+    /// The software fabric.
+    #[default]
+    Soft,
+    /// An RDMA device.
+    Verbs {
+        /// Its name, such as `mlx5_0`; without one, the first device with an active port.
+        device: Option<String>,
+    },
+    /// An RDMA device if there is one that works, else the software fabric.
+    Auto,
+}
+
+/// What a fabric is opened for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FabricOptions {
+    /// The backend.
+    pub choice: FabricChoice,
+    /// The address of this machine under which peers reach it, if that is known: it chooses the device's port and GID.
+    pub address: Option<IpAddr>,
+}
+
+/// A fabric that was opened.
+pub struct Opened {
+    /// The fabric.
+    pub fabric: Box<dyn Fabric + Send>,
+    /// Why it is not what was asked for first, in one line: `auto` found no device.
+    pub fallback: Option<String>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened")
+            .field("fabric", &self.fabric.name())
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FabricOptions {
+    /// Options for a backend, with nothing else said.
+    pub fn new(choice: FabricChoice) -> Self {
+        Self { choice, address: None }
+    }
+
+    /// Opens the fabric.
+    ///
+    /// # Errors
+    ///
+    /// There is no such device, or it cannot work, and `auto` was not asked for; or the system has no more descriptors.
+    pub fn open(&self) -> Result<Opened, FabricError> {
+        match &self.choice {
+            FabricChoice::Soft => Ok(Opened { fabric: soft()?, fallback: None }),
+            FabricChoice::Verbs { device } => Ok(Opened { fabric: self.verbs(device.as_deref())?, fallback: None }),
+            FabricChoice::Auto => match self.verbs(None) {
+                Ok(fabric) => Ok(Opened { fabric, fallback: None }),
+                Err(error) => Ok(Opened { fabric: soft()?, fallback: Some(in_one_line(&error)) }),
+            },
+        }
+    }
+
+    fn verbs(&self, _device: Option<&str>) -> Result<Box<dyn Fabric + Send>, FabricError> {
+        Err(FabricError::Unsupported {
+            fabric: "verbs",
+            what: "be used: this program was built without the feature `verbs`",
+        })
+    }
+}
+
+fn soft() -> Result<Box<dyn Fabric + Send>, FabricError> {
+    Ok(Box::new(SoftFabric::new(SoftConfig::default())?))
+}
+
+/// An error and what is behind it.
+fn in_one_line(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        line = format!("{line}: {error}");
+        source = error.source();
+    }
+    line
+}
+
+impl fmt::Display for FabricChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Soft => f.write_str("soft"),
+            Self::Verbs { device: None } => f.write_str("verbs"),
+            Self::Verbs { device: Some(device) } => write!(f, "verbs:{device}"),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// A name that is no backend's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no fabric: it is soft, verbs, verbs:DEVICE or auto")]
+pub struct NoSuchFabric(pub String);
+
+impl FromStr for FabricChoice {
+    type Err = NoSuchFabric;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchFabric> {
+        match text.split_once(':') {
+            None if text == "soft" => Ok(Self::Soft),
+            None if text == "verbs" => Ok(Self::Verbs { device: None }),
+            None if text == "auto" => Ok(Self::Auto),
+            Some(("verbs", device)) if !device.is_empty() => Ok(Self::Verbs { device: Some(device.to_owned()) }),
+            _ => Err(NoSuchFabric(text.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_read_as_it_is_written() {
+        for text in ["soft", "verbs", "verbs:mlx5_0", "auto"] {
+            assert_eq!(text.parse::<FabricChoice>().map(|choice| choice.to_string()).as_deref(), Ok(text));
+        }
+        for text in ["", "Soft", "verbs:", "soft:0", "tcp"] {
+            assert_eq!(text.parse::<FabricChoice>(), Err(NoSuchFabric(text.to_owned())));
+        }
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    #[test]
+    fn without_the_feature_auto_says_why_it_is_the_software_fabric_and_verbs_is_refused() {
+        let opened = FabricOptions::new(FabricChoice::Auto).open().expect("the software fabric needs no device");
+        assert_eq!(opened.fabric.name(), "soft");
+        assert!(opened.fallback.is_some_and(|line| line.contains("without the feature `verbs`")));
+        let refused = FabricOptions::new(FabricChoice::Verbs { device: None }).open();
+        assert!(refused.is_err_and(|error| error.to_string().contains("without the feature `verbs`")));
+    }
+}
