@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::soft::{SoftConfig, SoftFabric};
-use crate::{Fabric, FabricError};
+use crate::{Fabric, FabricError, HugePages};
 
 /// A backend, as an operator or an application names it: `soft`, `verbs`, `verbs:DEVICE`, `auto`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,6 +29,8 @@ pub struct FabricOptions {
     pub choice: FabricChoice,
     /// The address of this machine under which peers reach it, if that is known: it chooses the device's port and GID.
     pub address: Option<IpAddr>,
+    /// The pages of shared memory.
+    pub huge_pages: HugePages,
 }
 
 /// A fabric that was opened.
@@ -51,7 +53,7 @@ impl fmt::Debug for Opened {
 impl FabricOptions {
     /// Options for a backend, with nothing else said.
     pub fn new(choice: FabricChoice) -> Self {
-        Self { choice, address: None }
+        Self { choice, address: None, huge_pages: HugePages::Off }
     }
 
     /// Opens the fabric.
@@ -61,13 +63,18 @@ impl FabricOptions {
     /// There is no such device, or it cannot work, and `auto` was not asked for; or the system has no more descriptors.
     pub fn open(&self) -> Result<Opened, FabricError> {
         match &self.choice {
-            FabricChoice::Soft => Ok(Opened { fabric: soft()?, fallback: None }),
+            FabricChoice::Soft => Ok(Opened { fabric: self.soft()?, fallback: None }),
             FabricChoice::Verbs { device } => Ok(Opened { fabric: self.verbs(device.as_deref())?, fallback: None }),
             FabricChoice::Auto => match self.verbs(None) {
                 Ok(fabric) => Ok(Opened { fabric, fallback: None }),
-                Err(error) => Ok(Opened { fabric: soft()?, fallback: Some(in_one_line(&error)) }),
+                Err(error) => Ok(Opened { fabric: self.soft()?, fallback: Some(in_one_line(&error)) }),
             },
         }
+    }
+
+    fn soft(&self) -> Result<Box<dyn Fabric + Send>, FabricError> {
+        let config = SoftConfig { huge_pages: self.huge_pages, ..SoftConfig::default() };
+        Ok(Box::new(SoftFabric::new(config)?))
     }
 
     fn verbs(&self, _device: Option<&str>) -> Result<Box<dyn Fabric + Send>, FabricError> {
@@ -76,10 +83,6 @@ impl FabricOptions {
             what: "be used: this program was built without the feature `verbs`",
         })
     }
-}
-
-fn soft() -> Result<Box<dyn Fabric + Send>, FabricError> {
-    Ok(Box::new(SoftFabric::new(SoftConfig::default())?))
 }
 
 /// An error and what is behind it.

@@ -28,7 +28,7 @@ pub use error::FabricError;
 pub use id::{DomainId, Key, LinkId, LocalId, Op, SharedId, WindowId};
 pub use idle::{IdleLimits, IdleStrategy, Rest};
 pub use machine::{EVENTS_A_TURN, Machine, drive};
-pub use memory::View;
+pub use memory::{HugePages, NoSuchPages, View};
 pub use readiness::{WATCHES_MAX, Watch, wait, wait_any};
 pub use span::{LocalSpan, RemoteSpan, SharedSpan};
 pub use stream::Stream;

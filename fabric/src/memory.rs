@@ -17,4 +17,5 @@ mod pages;
 mod shared;
 
 pub use local::{Claim, LocalMemory, SlotRange, Use, View};
+pub use pages::{HugePages, NoSuchPages};
 pub(crate) use shared::SharedMemory;

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::pages::Pages;
+use super::pages::{HugePages, Pages};
 
 /// Memory that may be lent to peers. Clones name the same bytes.
 #[derive(Clone)]
@@ -24,8 +24,17 @@ impl SharedMemory {
     ///
     /// The system's, when it has no more memory.
     pub(crate) fn new(len: u64) -> io::Result<Self> {
+        Self::in_pages(len, HugePages::Off)
+    }
+
+    /// Like [`new`](Self::new), in huge pages as far as they are asked for and to be had.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) fn in_pages(len: u64, huge: HugePages) -> io::Result<Self> {
         let size = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { pages: Arc::new(Pages::new(size)?), len })
+        Ok(Self { pages: Arc::new(Pages::huge(size, huge)?), len })
     }
 
     /// Its length in bytes.

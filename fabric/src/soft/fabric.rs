@@ -10,7 +10,7 @@ use super::lingering::Lingering;
 use super::outgoing::Plan;
 use super::sys::{Poller, Ready};
 use super::transport::Transport;
-use crate::memory::{LocalMemory, SharedMemory, SlotRange};
+use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
@@ -32,11 +32,13 @@ pub struct SoftConfig {
     pub endpoints_max: u32,
     /// The most bytes that one READ may fetch.
     pub read_max: u32,
+    /// The pages of shared memory.
+    pub huge_pages: HugePages,
 }
 
 impl Default for SoftConfig {
     fn default() -> Self {
-        Self { windows_max: 1 << 20, endpoints_max: 1 << 16, read_max: 1 << 30 }
+        Self { windows_max: 1 << 20, endpoints_max: 1 << 16, read_max: 1 << 30, huge_pages: HugePages::Off }
     }
 }
 
@@ -213,7 +215,11 @@ impl Fabric for SoftFabric {
 
     fn shared(&mut self, domain: DomainId, len: u64) -> Result<SharedId, FabricError> {
         self.device.expect_domain(domain)?;
-        let memory = SharedMemory::new(len).map_err(|source| FabricError::Memory { what: "shared", len, source })?;
+        let memory = SharedMemory::in_pages(len, self.config.huge_pages).map_err(|source| FabricError::Memory {
+            what: "shared",
+            len,
+            source,
+        })?;
         self.device.register(domain, memory)
     }
 
