@@ -11,7 +11,7 @@
 //! [`conformance_cases`](crate::conformance_cases): its name is its claim.
 
 mod bounds;
-mod harness;
+pub(crate) mod harness;
 mod keys;
 mod life;
 mod messages;

@@ -9,16 +9,16 @@ use crate::{
 };
 
 /// How many slots each side has.
-pub(super) const SLOTS: u32 = 32;
+pub(crate) const SLOTS: u32 = 32;
 
 /// The size of a slot: more than one fragment of any backend.
-pub(super) const SLOT: u32 = 128 * 1024;
+pub(crate) const SLOT: u32 = 128 * 1024;
 
 /// The size of the owner's shared memory.
-pub(super) const POOL: u64 = 1024 * 1024;
+pub(crate) const POOL: u64 = 1024 * 1024;
 
 /// How much work an endpoint takes.
-pub(super) const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
 /// When an awaited event is given up. Only a watchdog: nothing waits for it when all is well.
 const WATCHDOG: Duration = Duration::from_secs(20);
@@ -31,31 +31,31 @@ macro_rules! ensure {
         }
     };
 }
-pub(super) use ensure;
+pub(crate) use ensure;
 
-pub(super) type Check = Result<(), Failure>;
+pub(crate) type Check = Result<(), Failure>;
 
 /// The byte that belongs at a place of the pool.
-pub(super) fn pattern(offset: u64) -> u8 {
+pub(crate) fn pattern(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)) as u8
 }
 
 /// Two connected fabrics. The owner lends its pool; the reader reads it.
-pub(super) struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     backend: &'a dyn Backend,
-    pub(super) owner: Side,
-    pub(super) reader: Side,
-    pub(super) pool: SharedId,
+    pub(crate) owner: Side,
+    pub(crate) reader: Side,
+    pub(crate) pool: SharedId,
 }
 
 /// One fabric with a domain, slots and one endpoint.
-pub(super) struct Side {
-    pub(super) fabric: Box<dyn Fabric>,
-    pub(super) domain: DomainId,
-    pub(super) local: LocalId,
-    pub(super) link: LinkId,
+pub(crate) struct Side {
+    pub(crate) fabric: Box<dyn Fabric>,
+    pub(crate) domain: DomainId,
+    pub(crate) local: LocalId,
+    pub(crate) link: LinkId,
     /// Everything that was reported, in order.
-    pub(super) events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     next_op: u64,
 }
 
@@ -68,32 +68,32 @@ impl Side {
         Ok(Self { fabric, domain, local, link, events: Vec::new(), next_op: 0 })
     }
 
-    pub(super) fn config(&self) -> EndpointConfig {
+    pub(crate) fn config(&self) -> EndpointConfig {
         EndpointConfig { domain: self.domain, send_depth: DEPTH, receive_depth: DEPTH, remote_read: true }
     }
 
     /// The first `len` bytes of a slot.
-    pub(super) fn slot(&self, slot: u32, len: u32) -> LocalSpan {
+    pub(crate) fn slot(&self, slot: u32, len: u32) -> LocalSpan {
         LocalSpan { local: self.local, slot, offset: 0, len }
     }
 
-    pub(super) fn post(&mut self, work: Work) -> Result<Op, Failure> {
+    pub(crate) fn post(&mut self, work: Work) -> Result<Op, Failure> {
         self.post_to(self.link, work)
     }
 
-    pub(super) fn post_to(&mut self, link: LinkId, work: Work) -> Result<Op, Failure> {
+    pub(crate) fn post_to(&mut self, link: LinkId, work: Work) -> Result<Op, Failure> {
         let op = Op(self.next_op);
         self.fabric.post(link, op, work)?;
         self.next_op += 1;
         Ok(op)
     }
 
-    pub(super) fn post_read(&mut self, from: RemoteSpan, slot: u32) -> Result<Op, Failure> {
+    pub(crate) fn post_read(&mut self, from: RemoteSpan, slot: u32) -> Result<Op, Failure> {
         self.post(Work::Read { from, into: Target::Local(self.slot(slot, from.len)) })
     }
 
     /// How a piece of work ended, if it has.
-    pub(super) fn result(&self, op: Op) -> Option<Result<Outcome, WorkError>> {
+    pub(crate) fn result(&self, op: Op) -> Option<Result<Outcome, WorkError>> {
         self.events.iter().find_map(|event| match event {
             Event::Done { op: done, result, .. } if *done == op => Some(*result),
             _ => None,
@@ -101,18 +101,18 @@ impl Side {
     }
 
     /// The message that took a receive, if one has.
-    pub(super) fn message(&self, op: Op) -> Option<LocalSpan> {
+    pub(crate) fn message(&self, op: Op) -> Option<LocalSpan> {
         self.events.iter().find_map(|event| match event {
             Event::Message { op: taken, span, .. } if *taken == op => Some(*span),
             _ => None,
         })
     }
 
-    pub(super) fn is_up(&self, link: LinkId) -> bool {
+    pub(crate) fn is_up(&self, link: LinkId) -> bool {
         self.events.iter().any(|event| matches!(event, Event::Up { link: up } if *up == link))
     }
 
-    pub(super) fn down(&self, link: LinkId) -> Option<DownCause> {
+    pub(crate) fn down(&self, link: LinkId) -> Option<DownCause> {
         self.events.iter().find_map(|event| match event {
             Event::Down { link: down, cause } if *down == link => Some(*cause),
             _ => None,
@@ -120,7 +120,7 @@ impl Side {
     }
 
     /// Every piece of work whose end was reported, in order.
-    pub(super) fn ended(&self, link: LinkId) -> Vec<Op> {
+    pub(crate) fn ended(&self, link: LinkId) -> Vec<Op> {
         let ended = self.events.iter().filter_map(|event| match event {
             Event::Done { link: at, op, .. } | Event::Message { link: at, op, .. } if *at == link => Some(*op),
             _ => None,
@@ -129,7 +129,7 @@ impl Side {
     }
 
     /// This fabric's turn.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.fabric.submit();
         self.fabric.poll(&mut self.events, 64);
     }
@@ -137,14 +137,14 @@ impl Side {
 
 impl<'a> Pair<'a> {
     /// Two fabrics whose endpoints are up, and the owner's pool, filled with the [`pattern`].
-    pub(super) fn new(backend: &'a dyn Backend) -> Result<Self, Failure> {
+    pub(crate) fn new(backend: &'a dyn Backend) -> Result<Self, Failure> {
         let mut pair = Self::apart(backend)?;
         pair.connect()?;
         Ok(pair)
     }
 
     /// As [`new`](Self::new), without endpoints.
-    pub(super) fn apart(backend: &'a dyn Backend) -> Result<Self, Failure> {
+    pub(crate) fn apart(backend: &'a dyn Backend) -> Result<Self, Failure> {
         let mut owner = Side::new(backend)?;
         let reader = Side::new(backend)?;
         let pool = owner.fabric.shared(owner.domain, POOL)?;
@@ -154,14 +154,14 @@ impl<'a> Pair<'a> {
     }
 
     /// Connects a new endpoint on each side, with the sides' own configurations.
-    pub(super) fn connect(&mut self) -> Check {
+    pub(crate) fn connect(&mut self) -> Check {
         let (owner, reader) = (self.owner.config(), self.reader.config());
         (self.owner.link, self.reader.link) = self.connect_with(owner, reader)?;
         Ok(())
     }
 
     /// Connects a new endpoint on each side and waits until both are up.
-    pub(super) fn connect_with(
+    pub(crate) fn connect_with(
         &mut self,
         owner: EndpointConfig,
         reader: EndpointConfig,
@@ -180,7 +180,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Connects two endpoints of the owner's with each other, and waits until both are up.
-    pub(super) fn connect_to_itself(&mut self) -> Result<(LinkId, LinkId), Failure> {
+    pub(crate) fn connect_to_itself(&mut self) -> Result<(LinkId, LinkId), Failure> {
         let config = self.owner.config();
         let fabric = &mut self.owner.fabric;
         let (left, left_address) = fabric.endpoint(config)?;
@@ -197,13 +197,13 @@ impl<'a> Pair<'a> {
     }
 
     /// Both fabrics' turn.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.owner.turn();
         self.reader.turn();
     }
 
     /// Drives both fabrics until a condition holds.
-    pub(super) fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Check {
+    pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Check {
         let clock = SystemClock::start();
         while !holds(self) {
             ensure!(
@@ -218,21 +218,21 @@ impl<'a> Pair<'a> {
     }
 
     /// A new window of the owner's.
-    pub(super) fn window(&mut self) -> Result<WindowId, Failure> {
+    pub(crate) fn window(&mut self) -> Result<WindowId, Failure> {
         Ok(self.owner.fabric.window(self.owner.domain)?)
     }
 
-    pub(super) fn span(&self, offset: u64, len: u64) -> SharedSpan {
+    pub(crate) fn span(&self, offset: u64, len: u64) -> SharedSpan {
         SharedSpan { shared: self.pool, offset, len }
     }
 
     /// Binds a window for reading, and waits until that is done.
-    pub(super) fn bind(&mut self, window: WindowId, offset: u64, len: u64) -> Result<Key, Failure> {
+    pub(crate) fn bind(&mut self, window: WindowId, offset: u64, len: u64) -> Result<Key, Failure> {
         let span = self.span(offset, len);
         self.bind_as(window, span, Access::Read)
     }
 
-    pub(super) fn bind_as(&mut self, window: WindowId, span: SharedSpan, access: Access) -> Result<Key, Failure> {
+    pub(crate) fn bind_as(&mut self, window: WindowId, span: SharedSpan, access: Access) -> Result<Key, Failure> {
         let op = self.owner.post(Work::Bind { window, span, access })?;
         match self.owner_result(op)? {
             Ok(Outcome::Bound(key)) => Ok(key),
@@ -241,7 +241,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Unbinds a window, and waits until that is done.
-    pub(super) fn unbind(&mut self, window: WindowId) -> Check {
+    pub(crate) fn unbind(&mut self, window: WindowId) -> Check {
         let op = self.owner.post(Work::Unbind { window })?;
         let result = self.owner_result(op)?;
         ensure!(result == Ok(Outcome::Unbound), "unbinding {window} ended with {result:?}");
@@ -249,24 +249,24 @@ impl<'a> Pair<'a> {
     }
 
     /// What a reader must name to fetch a part of the pool.
-    pub(super) fn remote(&self, key: Key, offset: u64, len: u32) -> RemoteSpan {
+    pub(crate) fn remote(&self, key: Key, offset: u64, len: u32) -> RemoteSpan {
         // Through the pool's start, so that a place outside it can be named too.
         let base = self.owner.fabric.address(self.span(0, 0));
         RemoteSpan { address: base.wrapping_add(offset), len, key }
     }
 
-    pub(super) fn owner_result(&mut self, op: Op) -> Result<Result<Outcome, WorkError>, Failure> {
+    pub(crate) fn owner_result(&mut self, op: Op) -> Result<Result<Outcome, WorkError>, Failure> {
         self.until("the owner's work to end", |pair| pair.owner.result(op).is_some())?;
         self.owner.result(op).ok_or_else(|| Failure("the result is gone".into()))
     }
 
-    pub(super) fn reader_result(&mut self, op: Op) -> Result<Result<Outcome, WorkError>, Failure> {
+    pub(crate) fn reader_result(&mut self, op: Op) -> Result<Result<Outcome, WorkError>, Failure> {
         self.until("the reader's work to end", |pair| pair.reader.result(op).is_some())?;
         self.reader.result(op).ok_or_else(|| Failure("the result is gone".into()))
     }
 
     /// The reader reads a part of the pool, which must succeed and bring the right bytes.
-    pub(super) fn expect_read(&mut self, key: Key, offset: u64, len: u32) -> Check {
+    pub(crate) fn expect_read(&mut self, key: Key, offset: u64, len: u32) -> Check {
         let from = self.remote(key, offset, len);
         let op = self.reader.post_read(from, 0)?;
         let result = self.reader_result(op)?;
@@ -278,7 +278,7 @@ impl<'a> Pair<'a> {
     }
 
     /// The reader reads, which must be refused and end both endpoints; then a new pair of endpoints is connected.
-    pub(super) fn expect_refusal(&mut self, from: RemoteSpan) -> Check {
+    pub(crate) fn expect_refusal(&mut self, from: RemoteSpan) -> Check {
         let slot = self.reader.slot(0, from.len);
         self.reader.fabric.bytes_mut(slot).fill(0xee);
         let op = self.reader.post_read(from, 0)?;
@@ -294,7 +294,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Both endpoints go down, for these causes.
-    pub(super) fn expect_down(&mut self, reader: DownCause, owner: DownCause) -> Check {
+    pub(crate) fn expect_down(&mut self, reader: DownCause, owner: DownCause) -> Check {
         let links = (self.owner.link, self.reader.link);
         let mut expected = (Some(reader), Some(owner));
         if reader == DownCause::PeerLost && self.hang_up_on_reader()? {
@@ -309,7 +309,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Closes the reader's endpoint once the owner's is down, where the device does not tell the reader; `true` if it did so.
-    pub(super) fn hang_up_on_reader(&mut self) -> Result<bool, Failure> {
+    pub(crate) fn hang_up_on_reader(&mut self) -> Result<bool, Failure> {
         if self.backend.notices_hang_up() {
             return Ok(false);
         }
