@@ -123,6 +123,11 @@ pub trait Fabric: Memory {
     /// `soft`, or `verbs:DEVICE`.
     fn name(&self) -> &str;
 
+    /// How it makes windows, in words for an operator.
+    fn strategy(&self) -> &str {
+        "type-1 memory windows"
+    }
+
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 

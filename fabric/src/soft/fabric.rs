@@ -194,6 +194,10 @@ impl Fabric for SoftFabric {
         super::NAME
     }
 
+    fn strategy(&self) -> &str {
+        "memory windows in software"
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { bounds_enforced: true, read_max: self.config.read_max, windows_max: self.config.windows_max }
     }
