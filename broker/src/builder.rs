@@ -5,8 +5,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keyway_fabric::soft::{SoftConfig, SoftFabric};
-use keyway_fabric::{DomainId, Fabric, SharedId};
+use keyway_fabric::{DomainId, Fabric, FabricChoice, FabricOptions, HugePages, SharedId};
 use tokio::sync::mpsc;
 
 use crate::broker::{Broker, Parts};
@@ -129,6 +128,20 @@ impl Builder {
         self
     }
 
+    /// See [`Settings::fabric`].
+    #[must_use]
+    pub fn fabric(mut self, fabric: FabricChoice) -> Self {
+        self.settings.fabric = fabric;
+        self
+    }
+
+    /// See [`Settings::huge_pages`].
+    #[must_use]
+    pub fn huge_pages(mut self, pages: HugePages) -> Self {
+        self.settings.huge_pages = pages;
+        self
+    }
+
     /// What to do when the broker fails inside and ends by itself. Called at most once, on a thread that is about to end;
     /// [`Broker::stop`] returns the error as well.
     #[must_use]
@@ -141,14 +154,16 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The settings do not fit each other, an address cannot be listened on, or memory or threads cannot be had. Nothing
-    /// is left behind then.
+    /// The settings do not fit each other, an address cannot be listened on, or the fabric, memory or threads cannot be had.
+    /// Nothing is left behind then.
     pub fn start(self) -> Result<Broker, BrokerError> {
         let sizes = self.settings.sizes()?;
         let bound = self.listen.iter().map(|address| listen_tcp(address)).collect::<Result<Vec<_>, _>>()?;
-        let (tcp, addresses) = bound.into_iter().unzip();
+        let (tcp, addresses): (_, Vec<SocketAddr>) = bound.into_iter().unzip();
         let (unix, socket_file) = self.unix.as_deref().map(unix_socket::listen).transpose()?.unzip();
-        let (fabric, config) = pool(&self.settings, sizes)?;
+        let mut fabric = open_fabric(&self.settings, &addresses)?;
+        let config = pool(&mut *fabric, &self.settings, sizes)?;
+        tell_fabric(&*fabric);
         let waker = keyway_fabric::Waker::new().map_err(system("make the reactor's waker"))?;
         let (inbox, mail) = inbox(self.settings.sessions_max, waker);
         let (streams, in_process) = mpsc::channel(WAITING_MAX);
@@ -172,15 +187,45 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Makes a fabric with a pool in it, and the configuration of a core that uses it.
-fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, CoreConfig), BrokerError> {
+/// Opens the fabric, on the device that has an address listened on where that is known.
+fn open_fabric(settings: &Settings, addresses: &[SocketAddr]) -> Result<Box<dyn Fabric + Send>, BrokerError> {
+    let choice = settings.fabric.clone();
+    // No device has the address of all interfaces, or the one of this machine alone.
+    let address = addresses.iter().map(SocketAddr::ip).find(|ip| !ip.is_unspecified() && !ip.is_loopback());
+    let mut options = FabricOptions::new(choice);
+    options.address = address;
+    options.huge_pages = settings.huge_pages;
+    let opened = options
+        .open()
+        .map_err(|source| BrokerError::Fabric { what: format!("the fabric {}", settings.fabric), source })?;
+    if let Some(reason) = &opened.fallback {
+        tracing::warn!("no RDMA device is used, and the broker goes on with the software fabric: {reason}");
+    }
+    Ok(opened.fabric)
+}
+
+/// Says what the broker runs on.
+fn tell_fabric(fabric: &dyn Fabric) {
+    let capabilities = fabric.capabilities();
+    tracing::info!(
+        fabric = fabric.name(),
+        strategy = fabric.strategy(),
+        bounds_enforced = capabilities.bounds_enforced,
+        windows_max = capabilities.windows_max,
+        "fabric opened"
+    );
+}
+
+/// Makes the pool, and the configuration of a core that uses it.
+fn pool(fabric: &mut dyn Fabric, settings: &Settings, sizes: Sizes) -> Result<CoreConfig, BrokerError> {
+    // A session is refused for want of windows rather than told of a failed allocation.
+    let windows_max = fabric.capabilities().windows_max.max(1);
     let failed = |what: &'static str| move |source| BrokerError::Fabric { what: what.to_owned(), source };
     let mut instance = [0; 8];
     getrandom::fill(&mut instance).map_err(|error| BrokerError::System {
         what: "get a random number for the broker's instance",
         source: std::io::Error::other(error.to_string()),
     })?;
-    let mut fabric = SoftFabric::new(SoftConfig::default()).map_err(failed("the software fabric"))?;
     let domain = fabric.domain().map_err(failed("a protection domain"))?;
     let pool = match fabric.shared(domain, sizes.pool_len()) {
         Ok(pool) => pool,
@@ -191,7 +236,9 @@ fn pool(settings: &Settings, sizes: Sizes) -> Result<(Box<dyn Fabric + Send>, Co
             return Err(BrokerError::Fabric { what, source });
         }
     };
-    Ok((Box::new(fabric), core_config(settings, sizes, u64::from_ne_bytes(instance), domain, pool)))
+    let mut config = core_config(settings, sizes, u64::from_ne_bytes(instance), domain, pool);
+    config.windows_max = config.windows_max.min(windows_max);
+    Ok(config)
 }
 
 /// The configuration of a core; what the settings allow, the core takes.

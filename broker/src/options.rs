@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Parser, ValueEnum};
 use keyway_broker::{Broker, Builder, Idle, Settings};
+use keyway_fabric::{FabricChoice, HugePages};
 use tracing_subscriber::EnvFilter;
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,8 @@ Examples:
       for other hosts, and for this one over a Unix socket
   keyway-broker --listen 127.0.0.1:0 --log debug
       on any free port, which the line on standard output names
+  keyway-broker --listen 192.0.2.7:4480 --fabric verbs --huge-pages try
+      on the RDMA device that has this address, with the pool in huge pages
 
 Sizes take units: 64KiB, 4MiB, 1GB (powers of 1000 without the i). Durations do too: 250ms, 5s, 1m.
 The first SIGINT or SIGTERM stops the broker cleanly; a second one ends it at once, with status 1.";
@@ -76,6 +79,15 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = IdleOption::Balanced)]
     idle: IdleOption,
 
+    /// The fabric that clients READ through: soft, which needs no device; verbs, for the first RDMA device that is up or the one that has
+    /// the address listened on; verbs:DEVICE; or auto, for a device if there is one, else soft
+    #[arg(long, value_name = "FABRIC", env = "KEYWAY_FABRIC", default_value_t)]
+    fabric: FabricChoice,
+
+    /// Whether the pool is in huge pages of 2 MiB: off, or try, which takes ordinary ones where not enough are set aside
+    #[arg(long, value_name = "PAGES", default_value_t)]
+    huge_pages: HugePages,
+
     /// What to log on standard error: error, warn, info, debug, trace, or a filter such as keyway_broker=debug
     #[arg(long, value_name = "FILTER", env = "KEYWAY_LOG", default_value = "info", value_parser = filter)]
     pub(crate) log: EnvFilter,
@@ -113,6 +125,8 @@ impl Options {
             IdleOption::Balanced => Idle::Balanced,
             IdleOption::Frugal => Idle::Frugal,
         };
+        settings.fabric = self.fabric.clone();
+        settings.huge_pages = self.huge_pages;
         settings
     }
 
@@ -204,6 +218,10 @@ mod tests {
             "3s",
             "--idle",
             "frugal",
+            "--fabric",
+            "verbs:mlx5_0",
+            "--huge-pages",
+            "try",
             "--log",
             "keyway_broker=debug",
             "--drain",
@@ -215,7 +233,9 @@ mod tests {
         let builder = builder.pool_size(1 << 30).segment_size(8 << 20).topic_segments(12).record_max(64_000);
         let builder = builder.sessions_max(9).topics_max(8).quarantine(Duration::from_secs(60));
         let builder = builder.offer_timeout(Duration::from_secs(2)).grace_max(Duration::from_secs(3));
-        assert_eq!(format!("{:?}", options.builder()), format!("{:?}", builder.idle(Idle::Frugal)));
+        let device = Some("mlx5_0".to_owned());
+        let builder = builder.idle(Idle::Frugal).fabric(FabricChoice::Verbs { device }).huge_pages(HugePages::Try);
+        assert_eq!(format!("{:?}", options.builder()), format!("{builder:?}"));
     }
 
     #[test]
@@ -233,6 +253,11 @@ mod tests {
             (&["--quarantine", "5 apples"], "invalid value '5 apples' for '--quarantine <DURATION>'"),
             (&["--sessions-max", "many"], "invalid value 'many' for '--sessions-max <N>'"),
             (&["--idle", "lazy"], "[possible values: latency, balanced, frugal]"),
+            (
+                &["--fabric", "tcp"],
+                "invalid value 'tcp' for '--fabric <FABRIC>': \"tcp\" is no fabric: it is soft, verbs,",
+            ),
+            (&["--huge-pages", "1GiB"], "invalid value '1GiB' for '--huge-pages <PAGES>'"),
             (&["--log", "keyway=loud"], "invalid value 'keyway=loud' for '--log <FILTER>'"),
             (&["--unix"], "a value is required for '--unix <PATH>'"),
             (&["stray"], "unexpected argument 'stray' found"),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use keyway_fabric::{FabricChoice, HugePages};
 use keyway_schema::batch::BATCH_HEADER_LEN;
 use keyway_schema::limits::{RECORD_MAX_CEILING, RECORD_MAX_DEFAULT, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN};
 use keyway_schema::record::encoded_len;
@@ -74,6 +75,10 @@ pub struct Settings {
     pub bootstrap_timeout: Duration,
     /// How the reactor rests.
     pub idle: Idle,
+    /// The fabric that it speaks. An RDMA device is chosen by the address that the broker listens on, if that is a certain one.
+    pub fabric: FabricChoice,
+    /// The pages of the pool.
+    pub huge_pages: HugePages,
 }
 
 impl Default for Settings {
@@ -90,6 +95,8 @@ impl Default for Settings {
             grace_max: Duration::from_secs(60),
             bootstrap_timeout: Duration::from_secs(5),
             idle: Idle::Balanced,
+            fabric: FabricChoice::Soft,
+            huge_pages: HugePages::Off,
         }
     }
 }

@@ -17,7 +17,8 @@ use support::{Socket, begin, receive_refusal, receive_welcome};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway-broker"));
-    command.args(arguments).env_remove("KEYWAY_LOG").stdin(Stdio::null());
+    let silent = command.args(arguments).env_remove("KEYWAY_LOG").env_remove("KEYWAY_FABRIC");
+    silent.stdin(Stdio::null());
     command
 }
 
@@ -236,4 +237,29 @@ fn a_closed_standard_output_is_no_reason_to_end() {
     }
     broker.signal(Signal::TERM);
     assert_eq!(broker.end().0, Some(0));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_and_nothing_is_started() {
+    let (line, status) = complaint(&["--listen", "127.0.0.1:0", "--fabric", "verbs:no-such-device"]);
+    assert!(line.starts_with("keyway-broker: cannot make the fabric verbs:no-such-device: "), "{line}");
+    assert_eq!(status, 1);
+}
+
+#[test]
+fn without_a_device_auto_says_so_in_one_line_and_goes_on_with_the_software_fabric() {
+    let mut broker = Process::start(&["--listen", "127.0.0.1:0", "--fabric", "auto", "--huge-pages", "try"]);
+    broker.signal(Signal::TERM);
+    let (status, stderr) = broker.end();
+    assert_eq!(status, Some(0), "{stderr}");
+    let opened = stderr.lines().find(|line| line.contains("fabric opened")).expect("the fabric is told");
+    let fallbacks = stderr.lines().filter(|line| line.contains("no RDMA device is used")).count();
+    if opened.contains("fabric=\"verbs:") {
+        assert_eq!(fallbacks, 0, "this machine has a device: {stderr}");
+    } else {
+        assert!(opened.contains("fabric=\"soft\"") && opened.contains("in software"), "{opened}");
+        assert_eq!(fallbacks, 1, "{stderr}");
+    }
+    let pages = stderr.lines().filter(|line| line.contains("huge pages of 2 MiB")).count();
+    assert_eq!(pages, 1, "it is told which pages the pool has: {stderr}");
 }
