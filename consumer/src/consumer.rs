@@ -10,6 +10,7 @@ use flume::{Receiver, RecvTimeoutError, TryRecvError};
 use futures_core::Stream;
 use keyway_client::{AddressError, Driver, Error, Notifier, Server};
 use keyway_fabric::{SystemClock, Time};
+use keyway_schema::message::Start;
 
 use crate::events::deadline_after;
 use crate::record::{Record, Run};
@@ -40,6 +41,12 @@ pub struct Consumer {
     stream: RecvStream<'static, Item>,
     /// What is left of the item taken last.
     run: Option<Run>,
+    /// The number of the last seek.
+    seeks: u64,
+    /// Whether that seek is under way: what comes before it is over is passed over.
+    is_seeking: bool,
+    /// That the broker was started anew, found among what a seek has passed over.
+    restarted: Option<Error>,
     shared: Arc<Shared>,
     events: Events,
     notifier: Notifier,
@@ -62,7 +69,19 @@ impl Consumer {
     pub(crate) fn new(items: Receiver<Item>, shared: Arc<Shared>, events: Events, driver: Driver<Command>) -> Self {
         let stream = items.clone().into_stream();
         let notifier = driver.notifier().clone();
-        Self { items, stream, run: None, shared, events, notifier, driver: Some(driver), ended: false }
+        Self {
+            items,
+            stream,
+            run: None,
+            seeks: 0,
+            is_seeking: false,
+            restarted: None,
+            shared,
+            events,
+            notifier,
+            driver: Some(driver),
+            ended: false,
+        }
     }
 
     /// Waits for the next record. Dropping the future loses nothing.
@@ -81,8 +100,8 @@ impl Consumer {
     /// As for [`recv`](Self::recv).
     pub fn recv_blocking(&mut self) -> Result<Record, Error> {
         loop {
-            if let Some(record) = self.next_of_run() {
-                return Ok(record);
+            if let Some(result) = self.at_hand() {
+                return result;
             }
             let Ok(item) = self.items.recv() else { return Err(self.closed()) };
             if let Some(result) = self.take(item) {
@@ -97,8 +116,8 @@ impl Consumer {
     ///
     /// As for [`recv`](Self::recv).
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Record>, Error> {
-        if let Some(record) = self.next_of_run() {
-            return Ok(Some(record));
+        if let Some(result) = self.at_hand() {
+            return result.map(Some);
         }
         let Some(deadline) = deadline_after(timeout) else { return self.recv_blocking().map(Some) };
         loop {
@@ -121,8 +140,8 @@ impl Consumer {
     /// As for [`recv`](Self::recv).
     pub fn try_recv(&mut self) -> Result<Option<Record>, Error> {
         loop {
-            if let Some(record) = self.next_of_run() {
-                return Ok(Some(record));
+            if let Some(result) = self.at_hand() {
+                return result.map(Some);
             }
             match self.items.try_recv() {
                 Ok(item) => {
@@ -132,6 +151,80 @@ impl Consumer {
                 }
                 Err(TryRecvError::Empty) => return Ok(None),
                 Err(TryRecvError::Disconnected) => return Err(self.closed()),
+            }
+        }
+    }
+
+    /// Goes on elsewhere in the topic, in the same session: from `start` on, as a consumer that is made anew would. Returns the
+    /// next record's sequence once the broker has confirmed it. What has been read before and not received is passed over, gaps
+    /// among it; records that were received stay valid.
+    ///
+    /// A sequence that the ring has dropped is told as a gap, as for a start. If there is no session, the consumer goes on there in
+    /// its next one. If the future is dropped, the consumer goes on there as soon as it can, provided that the future was polled.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`].
+    pub async fn seek(&mut self, start: Start) -> Result<u64, Error> {
+        let Some(driver) = &self.driver else { return Err(self.closed()) };
+        self.seeks += 1;
+        let ticket = self.seeks;
+        if driver.command_async(Command::Seek { ticket, start }).await.is_err() {
+            return Err(self.closed());
+        }
+        self.seek_begins();
+        std::future::poll_fn(|context| {
+            loop {
+                let Some(item) = ready!(Pin::new(&mut self.stream).poll_next(context)) else {
+                    return Poll::Ready(Err(self.closed()));
+                };
+                if let Some(sequence) = self.pass_over(item) {
+                    return Poll::Ready(Ok(sequence));
+                }
+            }
+        })
+        .await
+    }
+
+    /// Like [`seek`](Self::seek), on this thread.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seek`](Self::seek).
+    pub fn seek_blocking(&mut self, start: Start) -> Result<u64, Error> {
+        self.seek_timeout(start, Duration::MAX)
+    }
+
+    /// Like [`seek`](Self::seek), on this thread, for so long at most.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seek`](Self::seek); or `Timeout`, and then the consumer goes on there as soon as it can, and gives nothing from
+    /// elsewhere any more.
+    pub fn seek_timeout(&mut self, start: Start, timeout: Duration) -> Result<u64, Error> {
+        let deadline = deadline_after(timeout);
+        let Some(driver) = &self.driver else { return Err(self.closed()) };
+        self.seeks += 1;
+        let ticket = self.seeks;
+        if driver.command(Command::Seek { ticket, start }).is_err() {
+            return Err(self.closed());
+        }
+        self.seek_begins();
+        loop {
+            let item = match deadline {
+                Some(deadline) => self.items.recv_deadline(deadline),
+                None => self.items.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match item {
+                Ok(item) => {
+                    if let Some(sequence) = self.pass_over(item) {
+                        return Ok(sequence);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Error::Timeout { what: format!("seeking to {start:?}"), after: timeout, last: None });
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.closed()),
             }
         }
     }
@@ -197,6 +290,16 @@ impl Consumer {
         Error::Closed { what: "consumer", cause: self.shared.end().map(Box::new) }
     }
 
+    /// What was taken already and not given out.
+    fn at_hand(&mut self) -> Option<Result<Record, Error>> {
+        if !self.is_seeking
+            && let Some(restarted) = self.restarted.take()
+        {
+            return Some(Err(restarted));
+        }
+        self.next_of_run().map(Ok)
+    }
+
     fn next_of_run(&mut self) -> Option<Record> {
         let record = self.run.as_mut()?.next();
         if record.is_none() {
@@ -205,12 +308,35 @@ impl Consumer {
         record
     }
 
+    /// The driver has been told to seek.
+    fn seek_begins(&mut self) {
+        self.is_seeking = true;
+        self.run = None;
+    }
+
+    /// Takes an item that came while seeking. Returns where the consumer goes on, once it is there.
+    fn pass_over(&mut self, item: Item) -> Option<u64> {
+        let sought = if let Item::Sought { sequence, .. } = item { Some(sequence) } else { None };
+        let passed = self.take(item);
+        debug_assert!(passed.is_none(), "nothing is given out while seeking");
+        sought.filter(|_| !self.is_seeking)
+    }
+
     /// Takes an item apart; `None` for one without a record.
     fn take(&mut self, item: Item) -> Option<Result<Record, Error>> {
         if self.shared.take_stall() {
             self.notifier.notify();
         }
         match item {
+            Item::Sought { ticket, .. } => {
+                self.is_seeking &= ticket != self.seeks;
+                None
+            }
+            Item::Notice(error @ Error::Restarted { .. }) if self.is_seeking => {
+                self.restarted = Some(error);
+                None
+            }
+            _ if self.is_seeking => None,
             Item::Batches(run) => {
                 self.run = Some(run);
                 self.next_of_run().map(Ok)
@@ -222,8 +348,8 @@ impl Consumer {
 
     fn poll_record(&mut self, context: &mut Context<'_>) -> Poll<Result<Record, Error>> {
         loop {
-            if let Some(record) = self.next_of_run() {
-                return Poll::Ready(Ok(record));
+            if let Some(result) = self.at_hand() {
+                return Poll::Ready(result);
             }
             let Some(item) = ready!(Pin::new(&mut self.stream).poll_next(context)) else {
                 return Poll::Ready(Err(self.closed()));

@@ -9,6 +9,7 @@ use keyway_client::{Connected, Error, Progress, Role, SessionPlan};
 use keyway_fabric::{DomainId, Event as FabricEvent, Fabric, LocalId, Machine, Memory, Now, Time, Transmit, View};
 use keyway_schema::bootstrap::Role as Part;
 use keyway_schema::limits::CONTROL_SLOT;
+use keyway_schema::message::Start;
 
 use crate::Event;
 use crate::events::EventSink;
@@ -42,6 +43,8 @@ pub(crate) const ITEMS_MAX: usize = 1024;
 pub(crate) enum Command {
     /// Say goodbye to the broker, then end.
     Close { deadline: Duration, reply: Sender<Result<(), Error>> },
+    /// Go on elsewhere. Answered with [`Item::Sought`] among the items.
+    Seek { ticket: u64, start: Start },
 }
 
 /// Something for the application, in the order of the log.
@@ -51,6 +54,11 @@ pub(crate) enum Item {
     Record(Record),
     /// A gap or a new log; then it goes on.
     Notice(Error),
+    /// What comes from here on is from where a seek wanted to be.
+    Sought {
+        ticket: u64,
+        sequence: u64,
+    },
 }
 
 /// What driver and application share besides the items.
@@ -180,6 +188,7 @@ impl ConsumerRole {
                     Item::Record(Record::alone(view, sequence, time))
                 }
                 Output::Lagged { from, to } => Item::Notice(Error::Lagged { from, to }),
+                Output::Sought { ticket, sequence } => Item::Sought { ticket, sequence },
                 Output::Restarted { instance } => Item::Notice(Error::Restarted { instance }),
             };
             match self.items.try_send(item) {
@@ -336,8 +345,10 @@ impl Role for ConsumerRole {
     }
 
     fn command(&mut self, now: Now, command: Command) {
-        let Command::Close { deadline, reply } = command;
-        self.close(now, deadline, Some(reply));
+        match command {
+            Command::Close { deadline, reply } => self.close(now, deadline, Some(reply)),
+            Command::Seek { ticket, start } => self.machine.seek(ticket, start),
+        }
     }
 
     fn connected(&mut self, now: Now, connected: &Connected, _memory: &mut dyn Memory) {

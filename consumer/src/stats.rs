@@ -33,7 +33,7 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Records handed to the application's side.
+    /// Records handed to the application's side; those that a seek has passed over there are among them.
     records = |counters: &Counters| counters.records;
     /// Their bytes, as encoded.
     bytes = |counters: &Counters| counters.bytes;
@@ -53,7 +53,9 @@ stats! {
     gaps = |counters: &Counters| counters.gaps;
     /// Records in these gaps.
     lagged = |counters: &Counters| counters.lagged;
-    /// Subscriptions after the first: each on a session of its own.
+    /// Seeks.
+    seeks = |counters: &Counters| counters.seeks;
+    /// Sessions with a subscription after the first.
     reconnects = |counters: &Counters| counters.subscriptions.saturating_sub(1);
     /// Sessions that the consumer ended because the broker broke the protocol or did not answer.
     faults = |counters: &Counters| counters.faults;

@@ -30,6 +30,8 @@ pub struct Counters {
     pub gaps: u64,
     /// Records in these gaps.
     pub lagged: u64,
+    /// Seeks asked for.
+    pub seeks: u64,
     /// Sessions in which a subscription was made.
     pub subscriptions: u64,
     /// Sessions that the consumer ended because the broker broke the protocol or did not answer.

@@ -9,6 +9,8 @@ pub(super) struct Cursor {
     place: Place,
     /// The broker instance whose sequences these are.
     instance: Option<u64>,
+    /// A broker has said where a subscription begins, in that instance's log.
+    is_known: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +34,26 @@ pub(super) struct Gap {
 
 impl Cursor {
     pub(super) const fn new(start: Start) -> Self {
-        Self { place: Place::Asked(start), instance: None }
+        Self { place: Place::Asked(start), instance: None, is_known: false }
     }
 
     /// A session with this broker instance begins. Returns whether the log that was read before is gone: then the new one is
-    /// read from its start.
+    /// read from its start, or from where a seek wants to be, unless that is a sequence of the old one.
     pub(super) fn meet(&mut self, instance: u64) -> bool {
-        let restarted = self.is_placed() && self.instance != Some(instance);
+        let restarted = self.is_known && self.instance != Some(instance);
         if restarted {
-            self.place = Place::Asked(Start::Earliest);
+            if let Place::At { .. } | Place::Asked(Start::Sequence(_)) = self.place {
+                self.place = Place::Asked(Start::Earliest);
+            }
+            self.is_known = false;
         }
         self.instance = Some(instance);
         restarted
     }
 
-    const fn is_placed(&self) -> bool {
-        matches!(self.place, Place::At { .. })
+    /// The application wants to go on elsewhere.
+    pub(super) const fn seek(&mut self, start: Start) {
+        self.place = Place::Asked(start);
     }
 
     /// What to subscribe for.
@@ -62,6 +68,7 @@ impl Cursor {
     pub(super) const fn place(&mut self, sequence: u64) -> Option<Gap> {
         let start = self.start();
         self.place = Place::At { next: sequence, exact: false };
+        self.is_known = true;
         match start {
             Start::Sequence(from) if from < sequence => Some(Gap { from, to: sequence }),
             _ => None,

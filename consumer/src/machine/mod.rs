@@ -42,7 +42,7 @@ use crate::events::{Coalesced, Event};
 use cursor::Cursor;
 use landing::Landing;
 use output::Outputs;
-use parts::Lasting;
+use parts::{Lasting, Seek};
 use session::Session;
 
 /// READs that a consumer has in flight at once unless configured otherwise: with chunks of 256 KiB enough to fill any link.
@@ -111,8 +111,6 @@ pub struct ConsumerMachine {
     config: MachineConfig,
     lasting: Lasting,
     session: Option<Session>,
-    /// Requests made so far.
-    requests: u32,
     leaving: bool,
     refusal: Option<FinalRefusal>,
     last_fault: Option<Fault>,
@@ -122,13 +120,15 @@ impl ConsumerMachine {
     /// A consumer without a session.
     pub fn new(config: MachineConfig) -> Self {
         let lasting = Lasting {
+            requests: 0,
+            seek: None,
             landing: Landing::new(config.landing),
             cursor: Cursor::new(config.start),
             outputs: Outputs::default(),
             counters: Counters::default(),
             events: Coalesced::default(),
         };
-        Self { config, lasting, session: None, requests: 0, leaving: false, refusal: None, last_fault: None }
+        Self { config, lasting, session: None, leaving: false, refusal: None, last_fault: None }
     }
 
     /// Its configuration.
@@ -139,13 +139,28 @@ impl ConsumerMachine {
     /// A session with a broker exists: subscribes.
     pub fn connected(&mut self, now: Now, instance: u64, session: u64, channel: ChannelConfig) {
         if self.lasting.cursor.meet(instance) {
-            self.lasting.outputs.push(Output::Restarted { instance });
+            match &mut self.lasting.seek {
+                Some(seek) => seek.restarted = Some(instance),
+                None => self.lasting.outputs.push(Output::Restarted { instance }),
+            }
             self.lasting.events.push(Event::Restarted { instance });
         }
-        self.requests += 1;
         self.last_fault = None;
-        let deadline = now.time + self.config.subscribe_timeout;
-        self.session = Some(Session::new(session, channel, self.requests, deadline));
+        self.session = Some(Session::new(session, channel, now.time + self.config.subscribe_timeout));
+    }
+
+    /// Moves the subscription: the READs in flight are let end and not used, what was not taken yet is forgotten, and the broker
+    /// is asked for a subscription from `start` on, in the present session or the next one. [`Output::Sought`] tells when it is
+    /// there. A later seek overtakes an earlier one, which is not told of then.
+    pub fn seek(&mut self, ticket: u64, start: Start) {
+        let restarted = self.lasting.seek.and_then(|before| before.restarted);
+        self.lasting.seek = Some(Seek { ticket, restarted });
+        self.lasting.counters.seeks += 1;
+        self.lasting.cursor.seek(start);
+        self.lasting.outputs.pass_over();
+        if let Some(session) = &mut self.session {
+            session.give_up_subscription();
+        }
     }
 
     /// The session is over. After its `Down`, this changes nothing more; without one, READs may still be on their way into

@@ -46,6 +46,14 @@ pub enum Output {
         /// The first that is not.
         to: u64,
     },
+    /// The subscription has moved to where a seek wanted it. What came before it is not to be delivered; what comes after it is
+    /// from there on.
+    Sought {
+        /// The seek's number.
+        ticket: u64,
+        /// The first record from there on.
+        sequence: u64,
+    },
     /// The broker was started anew.
     Restarted {
         /// Its instance.
@@ -86,6 +94,17 @@ impl Outputs {
         }
     }
 
+    /// Adds what there is.
+    pub(super) fn extend(&mut self, outputs: impl IntoIterator<Item = Output>) {
+        outputs.into_iter().for_each(|output| self.push(output));
+    }
+
+    /// Forgets what was read and not taken, for a seek. What concerns the memory stays, and that the log is a new one.
+    pub(super) fn pass_over(&mut self) {
+        self.waiting
+            .retain(|output| matches!(output, Output::Land { .. } | Output::Retired { .. } | Output::Restarted { .. }));
+    }
+
     pub(super) fn next(&self) -> Option<&Output> {
         self.waiting.front()
     }
@@ -102,6 +121,25 @@ mod tests {
     const fn batches(slot: u32, offset: u32, len: u32, from: u64) -> Output {
         let local = LocalId { index: 1, generation: 0 };
         Output::Batches { span: LocalSpan { local, slot, offset, len }, from }
+    }
+
+    #[test]
+    fn a_seek_passes_over_what_was_read_and_keeps_what_concerns_the_memory() {
+        let mut outputs = Outputs::default();
+        let local = LocalId { index: 1, generation: 0 };
+        let kept = [
+            Output::Land { arenas: 2, size: 64 },
+            Output::Restarted { instance: 4 },
+            Output::Retired { local, slot: 0 },
+        ];
+        outputs.push(kept[0].clone());
+        outputs.push(batches(0, 0, 64, 5));
+        outputs.push(kept[1].clone());
+        outputs.push(Output::Lagged { from: 20, to: 30 });
+        outputs.push(kept[2].clone());
+        outputs.push(Output::Sought { ticket: 1, sequence: 9 });
+        outputs.pass_over();
+        assert!(std::iter::from_fn(|| outputs.pop()).eq(kept));
     }
 
     #[test]

@@ -13,11 +13,23 @@ use crate::events::Coalesced;
 /// What outlives a session.
 #[derive(Clone, Debug)]
 pub(super) struct Lasting {
+    /// Subscriptions asked for so far: each request has a number of its own.
+    pub(super) requests: u32,
+    /// The seek that is under way.
+    pub(super) seek: Option<Seek>,
     pub(super) landing: Landing,
     pub(super) cursor: Cursor,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
     pub(super) events: Coalesced,
+}
+
+/// A seek that the broker has not confirmed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seek {
+    pub(super) ticket: u64,
+    /// The broker was started anew meanwhile, which is told once the seek is over.
+    pub(super) restarted: Option<u64>,
 }
 
 /// What a reader works with.

@@ -9,6 +9,8 @@ use keyway_schema::{ToBroker, ToClientRef};
 
 use super::MachineConfig;
 use super::fault::Fault;
+use super::flights::Flights;
+use super::output::Output;
 use super::parts::Lasting;
 use super::segment::CHUNK;
 use super::subscription::{Subscription, tell_gap};
@@ -20,6 +22,10 @@ pub(super) struct Session {
     id: u64,
     channel: Channel,
     state: State,
+    /// The subscription that was ended last: what the broker has said of it may still be on its way.
+    ended: Option<u32>,
+    /// Whether the session is counted among those with a subscription.
+    is_counted: bool,
     end: End,
 }
 
@@ -27,14 +33,21 @@ pub(super) struct Session {
 enum State {
     /// `Subscribe` was not sent yet, for want of room.
     SendSubscribe {
-        request: u32,
         deadline: Time,
     },
     ExpectSubscribed {
         request: u32,
         deadline: Time,
+        /// The consumer wants to be elsewhere meanwhile.
+        is_stale: bool,
     },
     Subscribed(Box<Subscription>),
+    /// The subscription is to be ended and another one asked for, once its last READ is over. What is read or said under it
+    /// counts no more.
+    GivenUp {
+        subscription: u32,
+        flights: Flights,
+    },
     /// `Unsubscribe` was sent.
     SayGoodbye,
     /// `Goodbye` was sent.
@@ -52,9 +65,9 @@ enum End {
 }
 
 impl Session {
-    pub(super) fn new(id: u64, channel: ChannelConfig, request: u32, deadline: Time) -> Self {
-        let state = State::SendSubscribe { request, deadline };
-        Self { id, channel: Channel::new(channel), state, end: End::Not }
+    pub(super) fn new(id: u64, channel: ChannelConfig, deadline: Time) -> Self {
+        let state = State::SendSubscribe { deadline };
+        Self { id, channel: Channel::new(channel), state, ended: None, is_counted: false, end: End::Not }
     }
 
     pub(super) const fn link(&self) -> LinkId {
@@ -63,6 +76,18 @@ impl Session {
 
     pub(super) const fn is_subscribed(&self) -> bool {
         matches!(self.state, State::Subscribed(_))
+    }
+
+    /// The consumer wants to go on elsewhere.
+    pub(super) fn give_up_subscription(&mut self) {
+        match &mut self.state {
+            State::ExpectSubscribed { is_stale, .. } => *is_stale = true,
+            State::Subscribed(subscription) => {
+                let (subscription, flights) = subscription.give_up();
+                self.state = State::GivenUp { subscription, flights };
+            }
+            State::SendSubscribe { .. } | State::GivenUp { .. } | State::SayGoodbye | State::Left => {}
+        }
     }
 
     /// The session is to be closed. Returns whether that is news.
@@ -98,12 +123,18 @@ impl Session {
                 lasting.events.push(Event::ShuttingDown { deadline });
                 Ok(())
             }
-            (State::ExpectSubscribed { request, .. }, ToClientRef::Subscribed(told)) => {
+            (State::ExpectSubscribed { request, is_stale, .. }, ToClientRef::Subscribed(told)) => {
                 if told.request.to_native() != *request {
                     return Err(Fault::Unexpected { kind, when: "for another request" });
                 }
+                if *is_stale {
+                    let subscription = told.subscription.to_native();
+                    self.state = State::GivenUp { subscription, flights: Flights::default() };
+                    return Ok(());
+                }
                 self.subscribed(told, config, lasting)
             }
+            (State::GivenUp { subscription, .. }, message) if subject(&message) == Some(*subscription) => Ok(()),
             (State::Subscribed(subscription), message) => {
                 match message {
                     ToClientRef::Grant(told) => subscription.granted(now, told, lasting)?,
@@ -114,6 +145,7 @@ impl Session {
                 }
                 subscription.settle(now, lasting)
             }
+            (_, message) if self.ended.is_some() && subject(&message) == self.ended => Ok(()),
             _ => Err(Fault::Unexpected { kind, when: "before the subscription is confirmed" }),
         }
     }
@@ -132,16 +164,22 @@ impl Session {
         let reads = usize::from(config.reads.max(1));
         let subscription = Subscription::new(told, config.scope, reads, CHUNK)?;
         let sequence = told.sequence.to_native();
+        if let Some(seek) = lasting.seek.take() {
+            lasting.outputs.push(Output::Sought { ticket: seek.ticket, sequence });
+            lasting.outputs.extend(seek.restarted.map(|instance| Output::Restarted { instance }));
+        }
         if let Some(gap) = lasting.cursor.place(sequence) {
             tell_gap(lasting, gap);
         }
         if let Some(land) = lasting.landing.want(told.batch_max.to_native()) {
             lasting.outputs.push(land);
         }
-        if lasting.counters.subscriptions > 0 {
-            lasting.events.push(Event::Reconnected { session: self.id, sequence });
+        if !std::mem::replace(&mut self.is_counted, true) {
+            if lasting.counters.subscriptions > 0 {
+                lasting.events.push(Event::Reconnected { session: self.id, sequence });
+            }
+            lasting.counters.subscriptions += 1;
         }
-        lasting.counters.subscriptions += 1;
         self.state = State::Subscribed(Box::new(subscription));
         Ok(())
     }
@@ -165,6 +203,11 @@ impl Session {
         }
         match &mut self.state {
             State::Subscribed(subscription) => subscription.done(now, op, result, lasting, memory).map(drop),
+            State::GivenUp { flights, .. } => {
+                flights.done(op);
+                while flights.next_done().is_some() {}
+                result.map(drop).map_err(|error| Fault::Work { what: "READ", error })
+            }
             _ => Ok(()),
         }
     }
@@ -173,17 +216,16 @@ impl Session {
     pub(super) fn timeout(&self) -> Option<Time> {
         match &self.state {
             _ if self.end != End::Not => None,
-            State::SendSubscribe { deadline, .. } | State::ExpectSubscribed { deadline, .. } => Some(*deadline),
+            State::SendSubscribe { deadline } | State::ExpectSubscribed { deadline, .. } => Some(*deadline),
             State::Subscribed(subscription) => subscription.timeout(),
-            State::SayGoodbye | State::Left => None,
+            // A READ ends, or its endpoint does.
+            State::GivenUp { .. } | State::SayGoodbye | State::Left => None,
         }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Now, subscribe_timeout: Duration) -> Result<(), Fault> {
         match &mut self.state {
-            State::SendSubscribe { deadline, .. } | State::ExpectSubscribed { deadline, .. }
-                if *deadline <= now.time =>
-            {
+            State::SendSubscribe { deadline } | State::ExpectSubscribed { deadline, .. } if *deadline <= now.time => {
                 let after_ms = u64::try_from(subscribe_timeout.as_millis()).unwrap_or(u64::MAX);
                 Err(Fault::SubscribeTimeout { after_ms })
             }
@@ -259,19 +301,43 @@ impl Session {
                 self.state = State::SayGoodbye;
                 Some(Unsubscribe { subscription }.into())
             }
+            State::GivenUp { subscription, flights } => {
+                if !flights.is_empty() || self.channel.room() < 2 {
+                    return None;
+                }
+                let subscription = *subscription;
+                lasting.landing.rewind();
+                self.ended = Some(subscription);
+                let deadline = now.time + config.subscribe_timeout;
+                self.state = if leaving { State::SayGoodbye } else { State::SendSubscribe { deadline } };
+                Some(Unsubscribe { subscription }.into())
+            }
             State::SendSubscribe { .. } | State::ExpectSubscribed { .. } | State::SayGoodbye if leaving => {
                 self.state = State::Left;
                 Some(Goodbye {}.into())
             }
-            State::SendSubscribe { request, deadline } => {
-                let request = *request;
-                self.state = State::ExpectSubscribed { request, deadline: *deadline };
+            State::SendSubscribe { deadline } => {
+                lasting.requests += 1;
+                let request = lasting.requests;
+                self.state = State::ExpectSubscribed { request, deadline: *deadline, is_stale: false };
                 Some(subscribe(request, config, lasting).into())
             }
             State::Subscribed(subscription) => subscription.answer(now, lasting),
             State::ExpectSubscribed { .. } | State::SayGoodbye | State::Left => None,
         }
     }
+}
+
+/// The subscription that a message is about, if it is about one that there was.
+fn subject(message: &ToClientRef<'_>) -> Option<u32> {
+    let subscription = match message {
+        ToClientRef::Grant(told) => told.subscription,
+        ToClientRef::Wake(told) => told.subscription,
+        ToClientRef::Lagged(told) => told.subscription,
+        ToClientRef::Revoked(told) => told.subscription,
+        _ => return None,
+    };
+    Some(subscription.to_native())
 }
 
 fn subscribe(request: u32, config: &MachineConfig, lasting: &Lasting) -> Subscribe {

@@ -338,6 +338,11 @@ impl Subscription {
         }
     }
 
+    /// Gives it up where it is. Returns its number, and the READs that must end before the broker is told.
+    pub(super) fn give_up(&mut self) -> (u32, Flights) {
+        (self.id, std::mem::take(&mut self.flights))
+    }
+
     /// Whether no READ is in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.flights.is_empty()

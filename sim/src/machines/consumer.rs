@@ -104,6 +104,7 @@ impl MachineConsumer {
                 self.held.push_back((now.time + self.dwell, view));
             }
             Output::Lagged { from, to } => self.deliveries.push(Delivery::Gap { from, to }),
+            Output::Sought { .. } => unreachable!("nobody has asked for a seek"),
             Output::Restarted { .. } => self.deliveries.push(Delivery::Restarted),
             Output::Retired { local, slot } => self.retired.push((local, slot)),
         }

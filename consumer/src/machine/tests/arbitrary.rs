@@ -40,6 +40,9 @@ enum Action {
     /// The application keeps what it gets, or drops everything.
     Keep(bool),
     Leave,
+    Seek {
+        start: Start,
+    },
 }
 
 /// Numbers that are often nearly right.
@@ -90,6 +93,13 @@ fn action() -> impl Strategy<Value = Action> {
         4 => (number(), any::<bool>()).prop_map(|(sequence, start)| Action::Confirm { sequence, start }),
         2 => any::<bool>().prop_map(Action::Keep),
         1 => Just(Action::Leave),
+        2 => prop_oneof![
+            Just(Start::Earliest),
+            Just(Start::Latest),
+            number().prop_map(Start::Sequence),
+            number().prop_map(Start::Time),
+        ]
+        .prop_map(|start| Action::Seek { start }),
     ]
 }
 
@@ -132,6 +142,9 @@ impl Bench {
             Action::Keep(keep) => {
                 self.kept = keep.then(Vec::new);
                 self.run();
+            }
+            Action::Seek { start } => {
+                self.seek(start);
             }
             Action::Leave => {
                 self.machine.leave();
@@ -197,7 +210,7 @@ proptest! {
         for action in actions {
             bench.act(action);
         }
-        // Records of one instance are handed out in order, each once.
+        // Records of one instance are handed out in order, each once, between two seeks.
         let mut last = None;
         for item in bench.items() {
             match item {
@@ -206,7 +219,7 @@ proptest! {
                     last = Some(sequence);
                 }
                 Item::Lagged { from, to } => prop_assert!(from < to),
-                Item::Restarted(_) => last = None,
+                Item::Restarted(_) | Item::Sought { .. } => last = None,
             }
         }
     }

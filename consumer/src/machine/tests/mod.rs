@@ -5,6 +5,7 @@ mod arbitrary;
 mod lapped;
 mod pieces;
 mod protocol;
+mod seek;
 mod segment;
 
 use std::collections::{HashMap, VecDeque};
@@ -214,6 +215,7 @@ enum Item {
     Record(u64),
     Lagged { from: u64, to: u64 },
     Restarted(u64),
+    Sought { ticket: u64, sequence: u64 },
 }
 
 /// The machine, its memory and what it has posted.
@@ -222,7 +224,11 @@ struct Bench {
     locals: Locals,
     now: Now,
     log: Log,
+    /// The subscription's number, and its last epoch.
+    subscription: u32,
     epoch: u64,
+    /// Seeks asked for.
+    seeks: u64,
     receives: VecDeque<(Op, LocalSpan)>,
     reads: VecDeque<Pending>,
     sent: Vec<ToBroker>,
@@ -248,7 +254,9 @@ impl Bench {
             locals: Locals::default(),
             now: Now { time: Time(1), wall: WallTime(1) },
             log: Log::new(),
+            subscription: 5,
             epoch: 0,
+            seeks: 0,
             receives: VecDeque::new(),
             reads: VecDeque::new(),
             sent: Vec::new(),
@@ -294,8 +302,8 @@ impl Bench {
 
     fn subscribed_message(&self, sequence: u64, offset: u64) -> Subscribed {
         Subscribed {
-            request: self.machine.requests,
-            subscription: 5,
+            request: self.machine.lasting.requests,
+            subscription: self.subscription,
             topic: TOPIC,
             segment_size: SEGMENT,
             batch_max: BATCH_MAX,
@@ -348,6 +356,10 @@ impl Bench {
                     ToBrokerRef::decode(self.locals.bytes(from)).expect("the machine sends valid messages");
                 let message = message.to_message();
                 self.owed += 1;
+                if let ToBroker::Unsubscribe(_) = message {
+                    self.subscription += 1;
+                    self.epoch = 0;
+                }
                 if !matches!(message, ToBroker::Credit(_)) {
                     self.sent.push(message);
                 }
@@ -388,6 +400,7 @@ impl Bench {
                     self.keep(view);
                 }
                 Output::Lagged { from, to } => self.items.push(Item::Lagged { from, to }),
+                Output::Sought { ticket, sequence } => self.items.push(Item::Sought { ticket, sequence }),
                 Output::Restarted { instance } => self.items.push(Item::Restarted(instance)),
                 Output::Retired { local, slot } => self.retired.push((local, slot)),
             }
@@ -468,6 +481,14 @@ impl Bench {
         self.machine.disconnected();
     }
 
+    /// Asks for a seek. Returns its ticket.
+    fn seek(&mut self, start: Start) -> u64 {
+        self.seeks += 1;
+        self.machine.seek(self.seeks, start);
+        self.run();
+        self.seeks
+    }
+
     /// A grant of a whole segment, under the next epoch. Returns the epoch.
     fn grant(&mut self, segment: u64, supersedes: u64) -> u64 {
         self.epoch += 1;
@@ -478,7 +499,7 @@ impl Bench {
 
     fn segment_grant(&self, epoch: u64, segment: u64, supersedes: u64) -> Grant {
         Grant {
-            subscription: 5,
+            subscription: self.subscription,
             epoch,
             supersedes,
             offset: segment * u64::from(SEGMENT),
@@ -495,7 +516,7 @@ impl Bench {
 
     fn wake(&mut self) {
         let tail = self.log.tail;
-        self.tell(Wake { subscription: 5, tail });
+        self.tell(Wake { subscription: self.subscription, tail });
     }
 
     /// The messages sent since the last call.

@@ -163,7 +163,7 @@ fn a_refusal_for_good_ends_the_consumer_and_one_for_now_does_not() {
     ] {
         let mut bench = Bench::new(|_| ());
         bench.connect(1);
-        let request = bench.machine.requests;
+        let request = bench.machine.lasting.requests;
         bench.tell(Failed { request, subject: 0, code, text: "no".into() });
         assert!(bench.closed);
         let refusal = FinalRefusal { code, text: "no".into() };
