@@ -8,6 +8,8 @@ use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use keyway::{Scope, Server, Start, TopicName};
 
+use crate::probe::Probe;
+
 /// Publish to and subscribe from a Keyway broker.
 #[derive(Debug, Parser)]
 #[command(name = "keyway", version, disable_help_subcommand = true, arg_required_else_help = false)]
@@ -22,6 +24,8 @@ pub(crate) enum Command {
     Pub(Publish),
     /// Receive records and write them to standard output
     Sub(Subscribe),
+    /// Measure what a device can do and does, and say what Keyway makes of it
+    Probe(Probe),
 }
 
 /// Where the broker is and how long to wait for it.
@@ -181,7 +185,7 @@ fn size(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "more bytes than this machine can address".to_owned())
 }
 
-fn positive_size(text: &str) -> Result<usize, String> {
+pub(crate) fn positive_size(text: &str) -> Result<usize, String> {
     match size(text)? {
         0 => Err("must be at least one byte".into()),
         size => Ok(size),

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use keyway::probe::{ProbeError, Unusable};
 use keyway::{Error, Server};
 
 /// Why a command ends with a status other than zero.
@@ -33,6 +34,11 @@ pub(crate) enum Failure {
     /// The client's own words say what was tried.
     #[error(transparent)]
     Client(#[from] Error),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The report was printed.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
     #[error("incomplete: {0}")]
     Incomplete(String),
     /// A signal ended it before it was done. The summary was printed.

@@ -1,7 +1,7 @@
-//! The `keyway` command: publish and subscribe from a shell.
+//! The `keyway` command: publish and subscribe from a shell, and probe devices.
 //!
-//! Records go to standard output and nothing else does, but for the figures that `--json` asks for; whatever is said to a person goes to
-//! standard error, errors in one line each. The exit status is 0 if everything that was asked for was done, 1 if not, 2 for a
+//! Records go to standard output and nothing else does, but for a probe's report and the figures that `--json` asks for; whatever
+//! else is said to a person goes to standard error, errors in one line each. The exit status is 0 if everything that was asked for was done, 1 if not, 2 for a
 //! command line that makes no sense, and 130 if a signal ended it before it was done.
 
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ mod input;
 mod interrupt;
 mod output;
 mod pace;
+mod probe;
 mod progress;
 mod publish;
 mod source;
@@ -50,11 +51,13 @@ fn run(command: &Command) -> Result<(), Failure> {
     log(match command {
         Command::Pub(arguments) => arguments.connection.verbose,
         Command::Sub(arguments) => arguments.connection.verbose,
+        Command::Probe(arguments) => arguments.verbose,
     });
     let interrupt = Interrupt::catch()?;
     match command {
         Command::Pub(arguments) => publish::publish(arguments, &interrupt),
         Command::Sub(arguments) => subscribe::subscribe(arguments, &interrupt),
+        Command::Probe(arguments) => probe::run(arguments, &interrupt),
     }
 }
 

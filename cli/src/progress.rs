@@ -1,4 +1,4 @@
-//! The progress bar: on standard error, and only if that is a terminal.
+//! Progress bars: on standard error, and only if that is a terminal.
 
 use std::time::Duration;
 
@@ -57,6 +57,36 @@ impl Progress {
     }
 
     /// Takes the bar away, to make room for the summary.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A bar that counts steps and says what each does. May be invisible, as [`Progress`].
+#[derive(Debug)]
+pub(crate) struct Steps {
+    bar: ProgressBar,
+}
+
+impl Steps {
+    pub(crate) fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{spinner} {pos}/{len} {msg}");
+        bar.set_style(style.expect("the template above is well formed"));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
+        Self { bar }
+    }
+
+    /// Tells which step begins.
+    pub(crate) fn at(&self, number: usize, of: usize, what: &'static str) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(number as u64);
+        self.bar.set_message(what);
+    }
+
+    /// Takes the bar away, to make room for the report.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }

@@ -325,7 +325,7 @@ mod tests {
     fn arguments(line: &str) -> Subscribe {
         match Arguments::try_parse_from(line.split(' ')).unwrap().command {
             Command::Sub(arguments) => arguments,
-            Command::Pub(_) => unreachable!("the line says sub"),
+            _ => unreachable!("the line says sub"),
         }
     }
 

@@ -33,7 +33,7 @@ fn succeeded(output: &Output) -> &Output {
 
 #[test]
 fn help_and_version_go_to_standard_output_and_are_no_errors() {
-    for arguments in [&["--help"][..], &["--version"], &["pub", "--help"], &["sub", "--help"]] {
+    for arguments in [&["--help"][..], &["--version"], &["pub", "--help"], &["sub", "--help"], &["probe", "--help"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_keyway")).args(arguments).output().unwrap();
         assert!(succeeded(&output).stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
     }

@@ -8,6 +8,7 @@
 //! It asks what the [conformance suite](crate::conformance) asks, but to learn the answer, not to insist on one. It leaves
 //! nothing behind.
 
+mod cost_verdict;
 mod costs;
 mod memory;
 mod protection;

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use super::{DeviceReport, Measured, NotMeasured, ProbeTarget, RawDeregistration, Strategy, StrategyReport};
+use super::{
+    DeviceReport, Measured, NotMeasured, ProbeError, ProbeTarget, RawDeregistration, Strategy, StrategyReport,
+};
 use crate::conformance::{Backend, Failure};
 use crate::soft::{Pipe, SoftConfig, SoftFabric};
-use crate::{Fabric, FabricError, FabricOptions, Stream};
+use crate::{Fabric, FabricOptions, Stream};
 
 /// A target that was opened.
 pub struct OpenedTarget {
@@ -28,9 +30,11 @@ impl fmt::Debug for OpenedTarget {
 ///
 /// # Errors
 ///
-/// Those of [`FabricOptions::open`].
-pub fn open(options: &FabricOptions) -> Result<OpenedTarget, FabricError> {
-    let opened = options.open()?;
+/// There is no such device, or it cannot work, and `auto` was not asked for.
+pub fn open(options: &FabricOptions) -> Result<OpenedTarget, ProbeError> {
+    let opened = options
+        .open()
+        .map_err(|source| ProbeError::Open { name: options.choice.to_string(), source: source.into() })?;
     let config = SoftConfig { huge_pages: options.huge_pages, ..SoftConfig::default() };
     Ok(OpenedTarget { target: Box::new(SoftTarget { config }), fallback: opened.fallback })
 }
@@ -74,6 +78,6 @@ impl ProbeTarget for SoftTarget {
     }
 
     fn deregister_under_window(&self) -> Measured<RawDeregistration> {
-        Err(NotMeasured::because("the software fabric is its own device: there is nothing beneath it to ask"))
+        Err(NotMeasured::because("the software fabric is its own device"))
     }
 }

@@ -60,12 +60,7 @@ impl Report {
             Line::of("key_round", "the first key after many binds", &found.key_round, |round| {
                 key_round(round, windows)
             }),
-            Line::of(
-                "rebind_under_read",
-                "READs in flight, their only window rebound",
-                &found.rebind_under_read,
-                rebound,
-            ),
+            Line::of("rebind_under_read", "READs in flight, only window rebound", &found.rebind_under_read, rebound),
             Line::of("make_before_break", "READs in flight, make before break", &found.make_before_break, unbroken),
             Line::of("deregistration", "deregistration under a live window", &found.deregistration, deregistration),
             Line::of("dead_endpoint", "a window whose endpoint is gone", &found.dead_endpoint, dead_endpoint),
@@ -277,24 +272,26 @@ fn unbroken(seen: &InFlight) -> Judged {
 
 fn deregistration(seen: &Deregistration) -> Judged {
     let device = match &seen.device {
-        Ok(RawDeregistration::Refused { errno }) => format!("the device refuses (errno {errno})"),
+        Ok(RawDeregistration::Refused { errno }) => {
+            format!("the device refuses: {}", std::io::Error::from_raw_os_error(*errno))
+        }
         Ok(RawDeregistration::Done) => "the device DOES IT".to_owned(),
-        Err(not) => format!("of the device not measured ({not})"),
+        Err(not) => format!("the device was not asked: {not}"),
     };
     match &seen.fabric {
         FabricDeregistration::Lent { windows } => judged(
-            format!("{device}; the fabric refuses and names {windows} window"),
+            format!("the fabric refuses and names {windows} window; {device}"),
             if seen.device == Ok(RawDeregistration::Done) { Grade::Notable } else { Grade::Good },
             "Keyway never leaves it to the device: the fabric counts the windows over every region, and deregisters it when the \
              last one is gone.",
         ),
         FabricDeregistration::Failed { error } => judged(
-            format!("{device}; the fabric fails: {error}"),
+            format!("the fabric fails: {error}; {device}"),
             Grade::Notable,
             "The memory is kept, but the fabric should have named the windows over it.",
         ),
         FabricDeregistration::Done => judged(
-            format!("{device}; the fabric FREES the memory"),
+            format!("the fabric FREES the memory; {device}"),
             Grade::Unusable,
             "Memory that a live key covers would be freed. Keyway must not be run here.",
         ),
@@ -312,12 +309,12 @@ fn dead_endpoint(seen: &DeadEndpoint) -> Judged {
         (Answer::Opened, _) => judged(
             "stays bound until another endpoint unbinds it",
             Grade::Good,
-            "The end of a session kills no key by itself. Keyway frees every window of a session that ends, at once.",
+            "The end of a session kills no key by itself. Keyway frees every window of a session with it.",
         ),
         (_, _) => judged(
             "its key died with the endpoint",
             Grade::Good,
-            "Keyway does not count on it, and frees every window of a session that ends.",
+            "Keyway does not count on it: it frees every window of a session with it.",
         ),
     }
 }
