@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use keyway::{Scope, Server, Start, TopicName};
 
+use crate::bench::{Bench, Part};
 use crate::probe::Probe;
 
 /// Publish to and subscribe from a Keyway broker.
@@ -26,6 +28,10 @@ pub(crate) enum Command {
     Sub(Subscribe),
     /// Measure what a device can do and does, and say what Keyway makes of it
     Probe(Probe),
+    /// Measure how much goes through a broker
+    Bench(Box<Bench>),
+    #[command(hide = true)]
+    BenchPart(Part),
 }
 
 /// Where the broker is and how long to wait for it.
@@ -152,6 +158,16 @@ pub(crate) enum ScopeArgument {
     Message,
 }
 
+impl fmt::Display for ScopeArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Segment => "segment",
+            Self::Batch => "batch",
+            Self::Message => "message",
+        })
+    }
+}
+
 impl From<ScopeArgument> for Scope {
     fn from(argument: ScopeArgument) -> Self {
         match argument {
@@ -179,7 +195,7 @@ fn parse_start(text: &str) -> Result<Start, String> {
         .ok_or_else(|| "give earliest, latest, a sequence, or a time such as 2026-01-31T12:00:00Z".to_owned())
 }
 
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let ByteSize(bytes) =
         text.parse().map_err(|_| "give a number of bytes, or one with a unit such as 64KiB or 1MB".to_owned())?;
     usize::try_from(bytes).map_err(|_| "more bytes than this machine can address".to_owned())

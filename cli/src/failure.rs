@@ -31,6 +31,12 @@ pub(crate) enum Failure {
     Stuck { number: u64, timeout: Duration },
     #[error("{server} has been away for {}: {reason}", humantime::format_duration(*timeout))]
     Gone { server: Server, timeout: Duration, reason: String },
+    #[error("cannot {what}: {source}")]
+    Process { what: &'static str, source: io::Error },
+    #[error("{name} has failed: {reason}")]
+    Part { name: String, reason: String },
+    #[error("impossible: {0}")]
+    Impossible(String),
     /// The client's own words say what was tried.
     #[error(transparent)]
     Client(#[from] Error),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
 mod failure;
 mod figures;
 mod input;
@@ -52,12 +53,16 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Pub(arguments) => arguments.connection.verbose,
         Command::Sub(arguments) => arguments.connection.verbose,
         Command::Probe(arguments) => arguments.verbose,
+        Command::Bench(arguments) => arguments.verbose,
+        Command::BenchPart(arguments) => arguments.verbose,
     });
     let interrupt = Interrupt::catch()?;
     match command {
         Command::Pub(arguments) => publish::publish(arguments, &interrupt),
         Command::Sub(arguments) => subscribe::subscribe(arguments, &interrupt),
         Command::Probe(arguments) => probe::run(arguments, &interrupt),
+        Command::Bench(arguments) => bench::bench(arguments, &interrupt),
+        Command::BenchPart(_) => bench::part(),
     }
 }
 
