@@ -106,6 +106,13 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root")
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    // This program lies in target/PROFILE/.
+    let program = std::env::current_exe().expect("a program knows where it lies");
+    program.ancestors().nth(2).expect("it lies in a profile's directory in the target directory").into()
+}
+
 /// Runs a command to its end.
 pub(crate) fn succeed(command: &mut Command) -> Result<(), Failure> {
     let shown = format!("{command:?}");
