@@ -12,6 +12,7 @@ mod id;
 mod idle;
 mod machine;
 pub mod memory;
+mod poller;
 pub mod probe;
 mod readiness;
 pub mod soft;

@@ -8,9 +8,9 @@ use super::device::{Device, Domain, unknown};
 use super::endpoint::{Endpoint, Fault, Phase};
 use super::lingering::Lingering;
 use super::outgoing::Plan;
-use super::sys::{Poller, Ready};
 use super::transport::Transport;
 use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
+use crate::poller::{Poller, Ready};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,

@@ -6,8 +6,8 @@ use super::endpoint::{Endpoint, Fault, Phase, Surroundings};
 use super::fabric::{SoftFabric, WAKER_TAG};
 use super::lingering::{LINGERING_MAX, Lingering};
 use super::outgoing::Sent;
-use super::sys::Ready;
 use super::transport::Transport;
+use crate::poller::Ready;
 use crate::{Event, FabricError, LinkId};
 
 /// Up to so many sockets are simply read at every poll: a call that finds nothing costs as much as asking which of them have
