@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::soft::{SoftConfig, SoftFabric};
+#[cfg(feature = "verbs")]
+use crate::verbs::{VerbsConfig, VerbsFabric};
 use crate::{Fabric, FabricError, HugePages};
 
 /// A backend, as an operator or an application names it: `soft`, `verbs`, `verbs:DEVICE`, `auto`.
@@ -77,6 +79,14 @@ impl FabricOptions {
         Ok(Box::new(SoftFabric::new(config)?))
     }
 
+    #[cfg(feature = "verbs")]
+    fn verbs(&self, device: Option<&str>) -> Result<Box<dyn Fabric + Send>, FabricError> {
+        let config =
+            VerbsConfig { device: device.map(str::to_owned), address: self.address, huge_pages: self.huge_pages };
+        Ok(Box::new(VerbsFabric::open(&config)?))
+    }
+
+    #[cfg(not(feature = "verbs"))]
     fn verbs(&self, _device: Option<&str>) -> Result<Box<dyn Fabric + Send>, FabricError> {
         Err(FabricError::Unsupported {
             fabric: "verbs",
@@ -148,5 +158,16 @@ mod tests {
         assert!(opened.fallback.is_some_and(|line| line.contains("without the feature `verbs`")));
         let refused = FabricOptions::new(FabricChoice::Verbs { device: None }).open();
         assert!(refused.is_err_and(|error| error.to_string().contains("without the feature `verbs`")));
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn a_device_that_is_not_there_is_refused_by_name() {
+        let choice = FabricChoice::Verbs { device: Some("no_such_device".into()) };
+        let refused = FabricOptions::new(choice).open().expect_err("there is no such device");
+        assert!(matches!(refused, FabricError::NoDevice { .. }), "{refused}");
+        let opened = FabricOptions::new(FabricChoice::Auto).open().expect("whatever devices there are");
+        assert_eq!(opened.fabric.name() == "soft", opened.fallback.is_some(), "{opened:?}");
+        assert!(opened.fallback.is_none_or(|line| !line.contains('\n') && line.contains("RDMA device")));
     }
 }

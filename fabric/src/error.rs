@@ -97,6 +97,27 @@ pub enum FabricError {
         /// What was asked.
         what: &'static str,
     },
+    /// No RDMA device can be used.
+    #[error("{what}; {advice}")]
+    NoDevice {
+        /// What was looked for, and what was found instead.
+        what: String,
+        /// What to do.
+        advice: String,
+    },
+    /// A call to the device failed.
+    #[error("{verb} failed on {device}: {advice}")]
+    Verb {
+        /// The call.
+        verb: &'static str,
+        /// The device.
+        device: String,
+        /// What that usually means, and what to do.
+        advice: String,
+        /// Its reason.
+        #[source]
+        source: io::Error,
+    },
     /// The operating system refused.
     #[error("{what} failed")]
     System {

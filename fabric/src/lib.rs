@@ -20,6 +20,8 @@ mod span;
 mod stream;
 mod table;
 mod time;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 mod waker;
 mod work;
 

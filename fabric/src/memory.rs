@@ -16,6 +16,8 @@ mod local;
 mod pages;
 mod shared;
 
+#[cfg(feature = "verbs")]
+pub(crate) use local::LocalMapping;
 pub use local::{Claim, LocalMemory, SlotRange, Use, View};
 pub use pages::{HugePages, NoSuchPages};
 pub(crate) use shared::SharedMemory;

@@ -32,15 +32,30 @@ impl<I: Id, T> Table<I, T> {
 
     /// Inserts what `make` builds, given the id that it will have.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(I) -> T) -> I {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, object: None });
-            u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 objects are alive at once")
-        });
-        let entry = &mut self.entries[index as usize];
-        let id = I::new(index, entry.generation);
-        entry.object = Some(make(id));
+        match self.try_insert_with(|id| Ok::<T, std::convert::Infallible>(make(id))) {
+            Ok(id) => id,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Inserts what `make` builds, given the id that it will have, unless that fails.
+    pub(crate) fn try_insert_with<E>(&mut self, make: impl FnOnce(I) -> Result<T, E>) -> Result<I, E> {
+        let index = match self.free.last() {
+            Some(index) => *index,
+            None => u32::try_from(self.entries.len()).expect("fewer than 2^32 objects are alive at once"),
+        };
+        let generation = self.entries.get(index as usize).map_or(0, |entry| entry.generation);
+        let id = I::new(index, generation);
+        let object = Some(make(id)?);
+        match self.entries.get_mut(index as usize) {
+            Some(entry) => {
+                self.free.pop();
+                entry.object = object;
+            }
+            None => self.entries.push(Entry { generation, object }),
+        }
         self.len += 1;
-        id
+        Ok(id)
     }
 
     pub(crate) fn get(&self, id: I) -> Option<&T> {
@@ -53,6 +68,13 @@ impl<I: Id, T> Table<I, T> {
         let (index, generation) = id.parts();
         let entry = self.entries.get_mut(index as usize)?;
         if entry.generation == generation { entry.object.as_mut() } else { None }
+    }
+
+    /// What is in a place now, whatever its generation.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn id_in(&self, index: u32) -> Option<I> {
+        let entry = self.entries.get(index as usize)?;
+        entry.object.as_ref().map(|_| I::new(index, entry.generation))
     }
 
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
@@ -74,6 +96,13 @@ impl<I: Id, T> Table<I, T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| {
             entry.object.as_ref().map(|object| (I::new(index as u32, entry.generation), object))
+        })
+    }
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
+        self.entries.iter_mut().enumerate().filter_map(|(index, entry)| {
+            entry.object.as_mut().map(|object| (I::new(index as u32, entry.generation), object))
         })
     }
 

@@ -173,6 +173,9 @@ pub enum WorkError {
     /// The peer or the way to it is gone.
     #[error("the peer is gone")]
     Disconnected,
+    /// The device refused the work, or failed.
+    #[error("the device refused the work or failed; the log has its reason")]
+    Device,
 }
 
 /// Why an endpoint went down.

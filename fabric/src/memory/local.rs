@@ -102,6 +102,11 @@ impl fmt::Debug for Claim {
     }
 }
 
+/// Keeps the bytes of a local memory where they are, for a device that they are registered with.
+#[derive(Clone)]
+#[cfg(feature = "verbs")]
+pub(crate) struct LocalMapping(#[allow(dead_code, reason = "held, not looked at")] Arc<Slots>);
+
 /// Memory in equal slots, for staging and landing.
 pub struct LocalMemory {
     slots: Arc<Slots>,
@@ -134,6 +139,12 @@ impl LocalMemory {
     /// The whole memory, for registration with a device: its first byte and its length.
     pub fn region(&self) -> (*mut u8, usize) {
         (self.slots.pages.start(), self.slots.pages.len())
+    }
+
+    /// What keeps [`region`](Self::region) mapped.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn mapping(&self) -> LocalMapping {
+        LocalMapping(Arc::clone(&self.slots))
     }
 
     /// Whether a range is within its slot.

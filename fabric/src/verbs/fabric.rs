@@ -1,0 +1,515 @@
+//! The fabric's face: the objects, their making and freeing, and the contract.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::address::PairAddress;
+use super::endpoint::{Endpoint, Phase, places};
+use super::failure::failed;
+use super::port::{Found, Port, find};
+use super::queues::Queues;
+use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
+use super::window::Window;
+use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
+use crate::poller::{Poller, Ready};
+use crate::table::Table;
+use crate::{
+    Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
+    LocalId, LocalSpan, Memory, Op, SharedId, SharedSpan, Stream, View, Waker, WindowId, Work,
+};
+
+/// What the poller calls the descriptors that it watches.
+pub(super) const WAKER_TAG: u64 = 0;
+pub(super) const CHANNEL_TAG: u64 = 1;
+pub(super) const ASYNC_TAG: u64 = 2;
+
+/// The most bytes of one READ, whatever the port could do: what the software fabric does too.
+const READ_MAX: u32 = 1 << 30;
+
+/// READs that one endpoint has under way, and answers, at once, if the device can: as many as keep a fast link busy at 64 KiB
+/// each. More are queued behind them.
+const READS_AT_ONCE: u32 = 16;
+
+/// The size of the region that a domain unbinds windows over which were never bound.
+const ANCHOR: u64 = 4096;
+
+/// How to open a fabric on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsConfig {
+    /// The device's name, such as `mlx5_0`; without one, the first that works.
+    pub device: Option<String>,
+    /// The address of this machine under which peers reach it: it chooses the port and the GID.
+    pub address: Option<IpAddr>,
+    /// The pages of shared memory.
+    pub huge_pages: HugePages,
+}
+
+/// A protection domain.
+pub(super) struct Domain {
+    pub(super) object: Arc<sys::Domain>,
+    /// A region to unbind windows over that were never bound.
+    pub(super) anchor: Option<Arc<Region>>,
+}
+
+/// Local memory, registered.
+pub(super) struct Local {
+    pub(super) domain: DomainId,
+    pub(super) region: Arc<Region>,
+    pub(super) memory: LocalMemory,
+}
+
+/// Shared memory, registered.
+pub(super) struct Shared {
+    pub(super) domain: DomainId,
+    pub(super) region: Arc<Region>,
+    pub(super) memory: SharedMemory,
+}
+
+/// A fabric on an RDMA device.
+pub struct VerbsFabric {
+    name: String,
+    // Endpoints go before what their work uses; the rest is held by who needs it, and goes in whatever order.
+    pub(super) endpoints: Table<LinkId, Endpoint>,
+    pub(super) windows: Table<WindowId, Window>,
+    pub(super) shareds: Table<SharedId, Shared>,
+    pub(super) locals: Table<LocalId, Local>,
+    pub(super) domains: Table<DomainId, Domain>,
+    pub(super) queues: Queues,
+    pub(super) context: Arc<Context>,
+    limits: Limits,
+    pub(super) port: Port,
+    huge_pages: HugePages,
+    by_registration: bool,
+    bounds_enforced: bool,
+    pub(super) poller: Poller,
+    pub(super) waker: Waker,
+    /// The sleeper may have been woken since it was last looked at.
+    pub(super) armed: bool,
+    /// Polls in a row that found nothing.
+    pub(super) quiet_polls: u32,
+    /// Endpoints with something to ring in.
+    pub(super) listed: Vec<LinkId>,
+    /// One of them waited for its own work.
+    pub(super) has_stalled: bool,
+    /// Endpoints that are up, and nobody was told.
+    pub(super) ups: VecDeque<LinkId>,
+    /// Endpoints with work that was executed here, and not reported.
+    pub(super) finished: VecDeque<LinkId>,
+    /// Endpoints in the error state that are not drained.
+    pub(super) failing: Vec<LinkId>,
+    // Kept between calls for their buffers.
+    pub(super) chain: Chain,
+    pub(super) polled: Polled,
+    pub(super) ready: Vec<Ready>,
+}
+
+impl VerbsFabric {
+    /// A fabric with nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// There is no such device, it has no port that works, or it cannot do what the bus needs.
+    pub fn open(config: &VerbsConfig) -> Result<Self, FabricError> {
+        let Found { context, limits, port } = find(config.device.as_deref(), config.address)?;
+        let system = |what| move |source| FabricError::System { what, source };
+        let waker = Waker::new().map_err(system("eventfd"))?;
+        let poller = Poller::new().map_err(system("epoll_create1"))?;
+        let queues = Queues::new(&context, limits.completion_entries)?;
+        for (fd, tag) in
+            [(waker.fd(), WAKER_TAG), (queues.channel().fd(), CHANNEL_TAG), (context.async_fd(), ASYNC_TAG)]
+        {
+            poller.add(fd, tag, false).map_err(system("epoll_ctl"))?;
+        }
+        Ok(Self {
+            name: format!("verbs:{}", context.name()),
+            endpoints: Table::new(),
+            windows: Table::new(),
+            shareds: Table::new(),
+            locals: Table::new(),
+            domains: Table::new(),
+            queues,
+            context,
+            limits,
+            port,
+            huge_pages: config.huge_pages,
+            by_registration: false,
+            bounds_enforced: false,
+            poller,
+            waker,
+            armed: false,
+            quiet_polls: 0,
+            listed: Vec::new(),
+            has_stalled: false,
+            ups: VecDeque::new(),
+            finished: VecDeque::new(),
+            failing: Vec::new(),
+            chain: Chain::default(),
+            polled: Polled::new(),
+            ready: Vec::new(),
+        })
+    }
+
+    /// How many READs an endpoint answers at once.
+    fn reads_in(&self) -> u8 {
+        self.limits.reads_in.min(READS_AT_ONCE) as u8
+    }
+
+    pub(super) fn read_max(&self) -> u32 {
+        self.port.message_max.min(READ_MAX)
+    }
+
+    pub(super) fn expect_endpoint(&mut self, link: LinkId) -> &mut Endpoint {
+        self.endpoints.get_mut(link).unwrap_or_else(|| panic!("{link} is in use and not in its table"))
+    }
+
+    fn expect_local(&self, local: LocalId) -> &LocalMemory {
+        self.locals.get(local).map(|local| &local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
+    }
+
+    fn expect_local_mut(&mut self, local: LocalId) -> &mut LocalMemory {
+        self.locals.get_mut(local).map(|local| &mut local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
+    }
+
+    fn expect_shared(&self, shared: SharedId) -> &SharedMemory {
+        self.shareds.get(shared).map(|shared| &shared.memory).unwrap_or_else(|| panic!("{shared} names nothing"))
+    }
+
+    fn find_domain(&self, domain: DomainId) -> Result<&Domain, FabricError> {
+        self.domains.get(domain).ok_or_else(|| unknown(domain))
+    }
+
+    fn failed(&self, verb: &'static str) -> impl FnOnce(std::io::Error) -> FabricError {
+        let device = self.context.name().to_owned();
+        move |error| failed(verb, &device, error)
+    }
+
+    /// Makes a domain the region to unbind windows over that were never bound.
+    pub(super) fn make_anchor(&mut self, domain: DomainId) -> Result<(), FabricError> {
+        let found = self.domains.get_mut(domain).ok_or_else(|| unknown(domain))?;
+        if found.anchor.is_none() {
+            let memory = SharedMemory::new(ANCHOR).map_err(|source| FabricError::Memory {
+                what: "shared",
+                len: ANCHOR,
+                source,
+            })?;
+            let region = Region::lendable(&found.object, &memory);
+            found.anchor = Some(Arc::new(region.map_err(|error| failed("ibv_reg_mr", self.context.name(), error))?));
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, domain: DomainId, memory: SharedMemory) -> Result<SharedId, FabricError> {
+        let region = Region::lendable(&self.find_domain(domain)?.object, &memory).map_err(self.failed("ibv_reg_mr"))?;
+        Ok(self.shareds.insert(Shared { domain, region: Arc::new(region), memory }))
+    }
+
+    /// The number of a connection's first packet.
+    fn random_packet() -> Result<u32, FabricError> {
+        let mut bytes = [0; 4];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| FabricError::System { what: "getrandom", source: std::io::Error::other(error) })?;
+        Ok(u32::from_le_bytes(bytes) >> 8)
+    }
+
+    /// The way to a peer, from what both sides can do.
+    fn path(&self, own_packet: u32, peer: &PairAddress) -> Result<Path, FabricError> {
+        if peer.ethernet != self.port.ethernet {
+            return Err(FabricError::Unsupported {
+                fabric: super::NAME,
+                what: "connect a port on Ethernet with one on InfiniBand",
+            });
+        }
+        Ok(Path {
+            port: self.port.number,
+            mtu: self.port.mtu.min(peer.mtu).into(),
+            pair: peer.pair,
+            peer_packet: peer.packet,
+            own_packet,
+            global: self.port.ethernet.then_some((peer.gid, self.port.gid_place)),
+            lid: peer.lid,
+            reads_out: (self.limits.reads_out.min(READS_AT_ONCE) as u8).min(peer.reads_in),
+            reads_in: self.reads_in(),
+        })
+    }
+}
+
+pub(super) fn range(span: LocalSpan) -> SlotRange {
+    SlotRange { slot: span.slot, offset: span.offset, len: span.len }
+}
+
+pub(super) fn unknown(id: impl ToString) -> FabricError {
+    FabricError::Unknown { what: id.to_string() }
+}
+
+impl Memory for VerbsFabric {
+    fn bytes(&self, span: LocalSpan) -> &[u8] {
+        self.expect_local(span.local).bytes(range(span))
+    }
+
+    fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
+        self.expect_local_mut(span.local).bytes_mut(range(span))
+    }
+
+    fn copy(&mut self, from: LocalSpan, to: SharedSpan) {
+        assert_eq!(u64::from(from.len), to.len, "{from:?} is not as long as {to:?}");
+        let bytes = self.expect_local(from.local).bytes(range(from));
+        self.expect_shared(to.shared).write(to.offset, bytes);
+    }
+
+    fn write(&mut self, to: SharedSpan, bytes: &[u8]) {
+        assert!(bytes.len() as u64 <= to.len, "{} bytes do not fit into {to:?}", bytes.len());
+        self.expect_shared(to.shared).write(to.offset, bytes);
+    }
+
+    fn load(&self, from: SharedSpan, bytes: &mut [u8]) {
+        assert_eq!(from.len, bytes.len() as u64, "{from:?} is not as long as its target");
+        self.expect_shared(from.shared).read(from.offset, bytes);
+    }
+
+    fn store(&mut self, shared: SharedId, offset: u64, word: u64) {
+        self.expect_shared(shared).store(offset, word);
+    }
+
+    fn zero(&mut self, span: SharedSpan) {
+        self.expect_shared(span.shared).zero(span.offset, span.len);
+    }
+
+    fn crc32c(&self, span: SharedSpan) -> u32 {
+        self.expect_shared(span.shared).crc32c(span.offset, span.len)
+    }
+
+    fn address(&self, span: SharedSpan) -> u64 {
+        self.expect_shared(span.shared).address(span.offset, span.len) as u64
+    }
+
+    fn key(&self, window: WindowId) -> Key {
+        self.windows.get(window).map(Window::key).unwrap_or_else(|| panic!("{window} names nothing"))
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            bounds_enforced: self.bounds_enforced,
+            read_max: self.read_max(),
+            windows_max: if self.by_registration { self.limits.regions } else { self.limits.windows },
+        }
+    }
+
+    fn domain(&mut self) -> Result<DomainId, FabricError> {
+        let object = sys::Domain::new(&self.context).map_err(self.failed("ibv_alloc_pd"))?;
+        Ok(self.domains.insert(Domain { object, anchor: None }))
+    }
+
+    fn local(&mut self, domain: DomainId, slots: u32, size: u32) -> Result<LocalId, FabricError> {
+        let object = &self.find_domain(domain)?.object;
+        let len = u64::from(slots) * u64::from(size);
+        let memory = LocalMemory::new(slots, size, self.waker.clone()).map_err(|source| FabricError::Memory {
+            what: "local",
+            len,
+            source,
+        })?;
+        let region = Region::local(object, &memory).map_err(self.failed("ibv_reg_mr"))?;
+        Ok(self.locals.insert(Local { domain, region: Arc::new(region), memory }))
+    }
+
+    fn shared(&mut self, domain: DomainId, len: u64) -> Result<SharedId, FabricError> {
+        self.find_domain(domain)?;
+        let memory = SharedMemory::in_pages(len, self.huge_pages).map_err(|source| FabricError::Memory {
+            what: "shared",
+            len,
+            source,
+        })?;
+        self.register(domain, memory)
+    }
+
+    fn share(&mut self, domain: DomainId, shared: SharedId) -> Result<SharedId, FabricError> {
+        let memory = self.shareds.get(shared).ok_or_else(|| unknown(shared))?.memory.clone();
+        self.register(domain, memory)
+    }
+
+    fn region_key(&self, shared: SharedId) -> Result<Key, FabricError> {
+        Ok(self.shareds.get(shared).ok_or_else(|| unknown(shared))?.region.key())
+    }
+
+    fn window(&mut self, domain: DomainId) -> Result<WindowId, FabricError> {
+        let object = &self.find_domain(domain)?.object;
+        let window = Window::new(domain, object, self.by_registration).map_err(self.failed("ibv_alloc_mw"))?;
+        Ok(self.windows.insert(window))
+    }
+
+    fn endpoint(&mut self, config: EndpointConfig) -> Result<(LinkId, EndpointAddress), FabricError> {
+        let domain = Arc::clone(&self.find_domain(config.domain)?.object);
+        let packet = Self::random_packet()?;
+        let device = self.context.name().to_owned();
+        let queue = self.queues.reserve(places(&config), &device)?;
+        let (queues, port) = (&mut self.queues, &self.port);
+        let made = self.endpoints.try_insert_with(|link| {
+            let wanted = PairConfig {
+                place: link.index,
+                sends: config.send_depth,
+                receives: config.receive_depth,
+                port: port.number,
+                remote_read: config.remote_read,
+            };
+            match QueuePair::new(&domain, &queue, &wanted) {
+                Ok(pair) => Ok(Endpoint::new(pair, Arc::clone(&queue), link, config, packet)),
+                Err((verb, error)) => {
+                    queues.release(&queue, places(&config));
+                    Err(failed(verb, &device, error))
+                }
+            }
+        });
+        let link = made?;
+        let number = self.expect_endpoint(link).pair.number();
+        Ok((link, PairAddress::new(&self.port, number, packet, self.reads_in()).encode()))
+    }
+
+    fn connect(&mut self, link: LinkId, peer: &EndpointAddress) -> Result<(), FabricError> {
+        let peer = PairAddress::decode(peer)?;
+        let endpoint = self.endpoints.get(link).ok_or_else(|| unknown(link))?;
+        match endpoint.phase {
+            Phase::ExpectPeer => {}
+            Phase::Up => {
+                return Err(FabricError::Unsupported { fabric: super::NAME, what: "connect an endpoint twice" });
+            }
+            // It was closed meanwhile, and its end is on its way.
+            Phase::Failed => return Ok(()),
+        }
+        let path = self.path(endpoint.packet, &peer)?;
+        tracing::debug!(%link, device = self.context.name(), ?peer, mtu = 128_u32 << path.mtu, "connecting");
+        let endpoint = self.expect_endpoint(link);
+        let connected = endpoint.pair.connect(&path);
+        connected.map_err(|(verb, error)| failed(verb, self.context.name(), error))?;
+        self.expect_endpoint(link).phase = Phase::Up;
+        self.ups.push_back(link);
+        self.list(link);
+        Ok(())
+    }
+
+    fn needs_stream(&self) -> bool {
+        false
+    }
+
+    fn attach(&mut self, _: LinkId, _: Stream) -> Result<(), FabricError> {
+        Err(FabricError::Unsupported { fabric: super::NAME, what: "run an endpoint over a byte stream" })
+    }
+
+    fn post(&mut self, link: LinkId, op: Op, work: Work) -> Result<(), FabricError> {
+        self.post_work(link, op, work)
+    }
+
+    fn submit(&mut self) {
+        self.ring();
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>, limit: usize) {
+        self.make_progress(events, limit);
+    }
+
+    fn arm(&mut self) {
+        self.armed = true;
+        self.queues.notify();
+        if self.has_more() {
+            self.waker.wake();
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.poller.fd()
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn close(&mut self, link: LinkId) {
+        let Some(endpoint) = self.endpoints.get_mut(link) else { return };
+        if endpoint.phase != Phase::Failed {
+            endpoint.faults.closed = true;
+            self.fail(link);
+        }
+    }
+
+    fn view(&mut self, span: LocalSpan) -> View {
+        self.expect_local_mut(span.local).view(range(span))
+    }
+
+    fn reset(&mut self, local: LocalId, slot: u32) -> bool {
+        self.expect_local_mut(local).reset(slot)
+    }
+
+    fn free_window(&mut self, window: WindowId) -> Result<(), FabricError> {
+        let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
+        if found.is_busy() {
+            return Err(FabricError::WindowBusy { window });
+        }
+        found.close().map_err(|(verb, error)| failed(verb, self.context.name(), error))?;
+        self.windows.remove(window);
+        Ok(())
+    }
+
+    fn free_local(&mut self, local: LocalId) -> Result<(), FabricError> {
+        // Work in flight holds memory and registration itself, and views the memory.
+        self.locals.remove(local).map(drop).ok_or_else(|| unknown(local))
+    }
+
+    fn free_shared(&mut self, shared: SharedId) -> Result<(), FabricError> {
+        self.shareds.get(shared).ok_or_else(|| unknown(shared))?;
+        let lends = |window: &Window| window.spans().any(|span| span.shared == shared);
+        let windows: Vec<_> = self.windows.iter().filter(|(_, window)| lends(window)).map(|(id, _)| id).collect();
+        if !windows.is_empty() {
+            return Err(FabricError::Lent { what: shared.to_string(), windows });
+        }
+        let Some(found) = self.shareds.get_mut(shared) else { return Err(unknown(shared)) };
+        // If READs into it are under way, it is deregistered with the last of them.
+        if let Some(region) = Arc::get_mut(&mut found.region) {
+            region.close().map_err(|error| failed("ibv_dereg_mr", self.context.name(), error))?;
+        }
+        self.shareds.remove(shared);
+        Ok(())
+    }
+
+    fn free_domain(&mut self, domain: DomainId) -> Result<(), FabricError> {
+        self.find_domain(domain)?;
+        let users = [
+            ("local memories", self.locals.iter().filter(|(_, local)| local.domain == domain).count()),
+            ("shared memories", self.shareds.iter().filter(|(_, shared)| shared.domain == domain).count()),
+            ("windows", self.windows.iter().filter(|(_, window)| window.domain == domain).count()),
+            ("endpoints", self.endpoints.iter().filter(|(_, endpoint)| endpoint.config.domain == domain).count()),
+        ];
+        let users: Vec<_> =
+            users.iter().filter(|user| user.1 > 0).map(|(what, count)| format!("{count} {what}")).collect();
+        if !users.is_empty() {
+            return Err(FabricError::InUse { what: domain.to_string(), users: users.join(", ") });
+        }
+        self.domains.remove(domain);
+        Ok(())
+    }
+
+    fn holdings(&self) -> Holdings {
+        Holdings {
+            domains: self.domains.len(),
+            locals: self.locals.len(),
+            shareds: self.shareds.len(),
+            windows: self.windows.len(),
+            bound: self.windows.iter().filter(|(_, window)| window.is_bound()).count(),
+            endpoints: self.endpoints.len(),
+        }
+    }
+}
+
+impl Drop for VerbsFabric {
+    fn drop(&mut self) {
+        let held = self.holdings();
+        if held != Holdings::default() {
+            tracing::warn!(device = self.context.name(), ?held, "a fabric is dropped with objects that nobody freed");
+        }
+    }
+}
