@@ -1,7 +1,6 @@
 //! The report for a reader.
 
 use std::fmt;
-use std::time::Duration;
 
 use keyway::probe::{DeviceReport, Distribution, Grade, LATENCY_BYTES, Line, Measured, PairedCosts, Ratio, Report};
 
@@ -123,7 +122,7 @@ fn header(f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn row(f: &mut fmt::Formatter<'_>, what: &str, seen: &Distribution) -> fmt::Result {
-    let [p50, p90, p99, max] = [seen.p50, seen.p90, seen.p99, seen.max].map(time);
+    let [p50, p90, p99, max] = [seen.p50, seen.p90, seen.p99, seen.max].map(|took| format!("{took:.1?}"));
     writeln!(f, "  {what:<38}{:>8}{p50:>12}{p90:>12}{p99:>12}{max:>12}", seen.count)
 }
 
@@ -137,16 +136,6 @@ fn measured_row(f: &mut fmt::Formatter<'_>, what: &str, seen: &Measured<Distribu
 fn ratio_row(f: &mut fmt::Formatter<'_>, what: &str, seen: Ratio) -> fmt::Result {
     let [p50, p90, p99, max] = [seen.p50, seen.p90, seen.p99, seen.max].map(|ratio| format!("{ratio:.1}x"));
     writeln!(f, "  {what:<38}{:>8}{p50:>12}{p90:>12}{p99:>12}{max:>12}", "")
-}
-
-/// Three or four digits and a unit.
-fn time(took: Duration) -> String {
-    let nanoseconds = took.as_nanos() as f64;
-    let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
-    match units.into_iter().find(|(one, _)| nanoseconds >= *one) {
-        Some((one, unit)) => format!("{:.1} {unit}", nanoseconds / one),
-        None => format!("{nanoseconds} ns"),
-    }
 }
 
 /// Text in lines of at most [`WIDTH`] columns.
@@ -170,14 +159,6 @@ fn broken(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_has_a_unit_that_keeps_it_short() {
-        let times = [(0, "0 ns"), (999, "999 ns"), (1_250, "1.2 us"), (70_000, "70.0 us"), (2_000_000_000, "2.0 s")];
-        for (nanoseconds, text) in times {
-            assert_eq!(time(Duration::from_nanos(nanoseconds)), text);
-        }
-    }
 
     #[test]
     fn no_line_is_too_wide_and_no_word_is_lost() {

@@ -1,41 +1,42 @@
 //! What the costs of a key mean, in words.
 
-use super::report::{Distribution, Report, Strategy};
+use std::time::Duration;
 
-/// Binds whose medians are this close for every size count as flat: what a machine does meanwhile makes as much difference.
-const FLAT_WITHIN: f64 = 1.5;
+use super::report::{PairedCosts, Report, Strategy};
 
 impl Report {
     /// What a key costs here, and what Keyway does about it.
     pub fn cost_verdict(&self) -> String {
-        let measured = self.costs.sizes.iter().filter_map(|size| Some((size.bytes, size.paired.as_ref().ok()?)));
+        let measured = self.costs.sizes.iter().filter_map(|size| Some((size.bytes, *size.paired.as_ref().ok()?)));
         let measured: Vec<_> = measured.collect();
         let Some((_, largest)) = measured.iter().max_by_key(|(bytes, _)| bytes) else {
             return "Nothing can be said of the costs of a key.".into();
         };
-        let medians = measured.iter().map(|(_, paired)| paired.bind.p50.as_secs_f64());
-        let (least, most) = medians.fold((f64::INFINITY, 0.0), |(least, most), p50| (p50.min(least), p50.max(most)));
-        let bind = if measured.len() < 2 {
-            "One size alone does not show whether a bind costs more for a larger range."
-        } else if most <= least * FLAT_WITHIN {
-            "A bind costs the same whatever the size of what it opens."
-        } else {
-            "A bind does not cost the same for every size here."
-        };
-        let ratio = largest.ratio.p50;
-        let ratio = format!("A registration of the largest costs as much as {ratio:.1} binds (median).");
+        let binds = spread(&measured, |paired| paired.bind.p50);
+        let registrations = spread(&measured, |paired| paired.registration.p50);
         let consequence = match self.strategy.strategy {
             Strategy::Windows => "Keyway registers its pool once, and binds a window for every key.",
             Strategy::Registrations => {
                 "Every key costs a registration on this device: choose small segments, or long epochs."
             }
         };
-        format!("{bind} {ratio} {consequence}{}", self.window_verdict(&largest.bind))
+        let window = match &self.costs.window {
+            Ok(window) => {
+                format!(" A window takes {:.1?} to allocate and free, so Keyway allocates windows ahead.", window.p50)
+            }
+            Err(_) => String::new(),
+        };
+        format!(
+            "Over all sizes, the median bind took {binds}, and the median registration {registrations}. A \
+             registration of the largest was worth {:.1} binds (median of the pairs). {consequence}{window}",
+            largest.ratio.p50
+        )
     }
+}
 
-    fn window_verdict(&self, bind: &Distribution) -> String {
-        let Ok(window) = &self.costs.window else { return String::new() };
-        let ratio = window.p50.as_secs_f64() / bind.p50.as_secs_f64();
-        format!(" A window costs as much as {ratio:.1} binds to allocate and free: Keyway allocates windows ahead.")
-    }
+/// The least and the most of all sizes.
+fn spread(measured: &[(u64, PairedCosts)], of: impl Fn(&PairedCosts) -> Duration) -> String {
+    let medians = || measured.iter().map(|(_, paired)| of(paired));
+    let (least, most) = (medians().min().unwrap_or_default(), medians().max().unwrap_or_default());
+    format!("{least:.1?} to {most:.1?}")
 }

@@ -222,12 +222,12 @@ pub struct KeyRound {
     pub answer: Answer,
 }
 
-/// READs that were in flight while keys changed.
+/// Keys that changed while READs were in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// The READs that were.
+    /// How often they did.
     pub trials: u32,
-    /// How many of them died.
+    /// How often a READ died of it.
     pub died: u32,
 }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::report::{Answer, Measured};
 use crate::conformance::harness::{POOL, Pair, Side, ensure, pattern};
 use crate::conformance::{Backend, Failure};
-use crate::{
-    Holdings, Key, LinkId, LocalSpan, Outcome, RemoteSpan, SystemClock, Target, Time, WindowId, Work, WorkError,
-};
+use crate::{Holdings, Key, LinkId, Outcome, RemoteSpan, SystemClock, Target, Time, WindowId, Work, WorkError};
 
 /// How many polls that found nothing go straight on to the next. After those other threads get a turn between two: on a
 /// machine of one processor a software device runs in one.
@@ -107,14 +105,6 @@ impl Stand<'_> {
             }
         }
         Ok(worst)
-    }
-
-    /// Posts a READ of the whole pool into a slot of `landing`, and rings the doorbell.
-    pub(super) fn start_read(&mut self, key: Key, landing: LocalSpan) -> Result<crate::Op, Failure> {
-        let from = self.pair.remote(key, 0, landing.len);
-        let op = self.pair.reader.post(Work::Read { from, into: Target::Local(landing) })?;
-        self.pair.reader.fabric.submit();
-        Ok(op)
     }
 
     /// Ends both endpoints, if they have not ended yet, and connects new ones.

@@ -247,23 +247,23 @@ fn rebound(seen: &InFlight) -> Judged {
         "A dying key takes the READs in flight and their endpoints with it. So Keyway never binds a window anew under a reader: \
          a spare window takes over first. Only a consumer that holds on to a key beyond its grace is cut off like this."
     } else {
-        "The device let every READ in flight end. Keyway does not count on it: a spare window takes over first."
+        "The device lets READs in flight end. Keyway does not count on it: a spare window takes over first."
     };
-    judged(format!("{died} of {trials} died"), Grade::Good, verdict)
+    judged(format!("died {died} times out of {trials}"), Grade::Good, verdict)
 }
 
 fn unbroken(seen: &InFlight) -> Judged {
     let InFlight { trials, died } = seen;
     if *died == 0 {
         return judged(
-            format!("none of {trials} died"),
+            format!("none died in {trials} changes"),
             Grade::Good,
             "This is how Keyway changes keys: bind a spare, READ on under its key, let the old READs end, unbind. A consumer that \
              keeps the protocol never sees an error.",
         );
     }
     judged(
-        format!("{died} of {trials} DIED"),
+        format!("DIED {died} times out of {trials}"),
         Grade::Notable,
         "Keyway changes keys like this, so consumers will lose their sessions now and then and reconnect, without losing \
          records. Choose long epochs, and look for what is wrong with the device or the network.",
