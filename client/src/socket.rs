@@ -282,7 +282,7 @@ mod tests {
         theirs.read_exact(&mut sent).unwrap();
         assert_eq!(sent, PREAMBLE);
         theirs.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        assert!(matches!(wire.poll(), Err(WireError::Frame(BootstrapError::Version { .. }))));
+        assert!(matches!(wire.poll(), Err(WireError::Frame(BootstrapError::Prefix { .. }))));
     }
 
     #[test]

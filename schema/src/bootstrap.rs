@@ -93,7 +93,13 @@ pub enum BootstrapError {
         /// Its length.
         len: usize,
     },
-    /// Of another version, or no frame at all.
+    /// No frame at all: whoever sent it speaks something else.
+    #[error("what came is no bootstrap message: it begins with {:02x?}", prefix)]
+    Prefix {
+        /// What stands where the prefix should.
+        prefix: [u8; 4],
+    },
+    /// Of another version.
     #[error("the bootstrap message is of protocol version {found}, this side speaks {VERSION}")]
     Version {
         /// The sender's version.
@@ -142,10 +148,13 @@ impl Bootstrap {
     ///
     /// # Errors
     ///
-    /// It is of another version, or announces more than a bootstrap message may have.
+    /// It is none, or of another version, or announces more than a bootstrap message may have.
     pub fn frame_len(prefix: [u8; 4]) -> Result<usize, BootstrapError> {
         let [low, high, zero, version] = prefix;
-        if zero != 0 || version != VERSION {
+        if zero != 0 {
+            return Err(BootstrapError::Prefix { prefix });
+        }
+        if version != VERSION {
             return Err(BootstrapError::Version { found: version });
         }
         let len = usize::from(u16::from_le_bytes([low, high]));
