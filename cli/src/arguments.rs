@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use keyway::{Scope, Server, Start, TopicName};
+use keyway::{FabricChoice, Scope, Server, Start, TopicName};
 
 use crate::bench::{Bench, Part};
 use crate::probe::Probe;
@@ -46,6 +46,10 @@ pub(crate) struct Connection {
     /// How long to wait for the broker: to connect, to reconnect, to commit what was published
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
+    /// The fabric to reach the broker through: auto, whichever it speaks; soft, which needs no device; verbs, for the RDMA device that leads
+    /// to it; or verbs:DEVICE
+    #[arg(long, value_name = "FABRIC", env = "KEYWAY_FABRIC", default_value_t = FabricChoice::Auto)]
+    pub(crate) fabric: FabricChoice,
     /// Log to standard error; -vv and -vvv say more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -56,7 +60,7 @@ pub(crate) struct Connection {
 #[command(after_help = "\
 A line becomes one record, without its newline; `keyway sub --raw` writes the newline back. The summary goes to standard \
 error. With --json it is one line on standard output: records, bytes (of payloads), seconds, records_per_second, \
-megabytes_per_second, batches, reconnects.")]
+megabytes_per_second, batches, reconnects, fabric.")]
 pub(crate) struct Publish {
     /// The topic: 1 to 249 letters, digits and ._-/ ; created if it does not exist
     pub(crate) topic: TopicName,
@@ -100,7 +104,7 @@ pub(crate) struct Publish {
 Records that were overwritten before they could be read are reported on standard error, and make the exit status 1 unless \
 --allow-lag is given. The summary goes to standard error. With --json it is one line: on standard output with --quiet, else on \
 standard error. Its fields: records, bytes (of payloads), seconds (from the first record to the last), records_per_second, \
-megabytes_per_second, lost, restarts, epochs, rekeys, reads, rereads, reconnects, remote_access_errors.")]
+megabytes_per_second, lost, restarts, epochs, rekeys, reads, rereads, reconnects, remote_access_errors, fabric.")]
 pub(crate) struct Subscribe {
     /// The topic; created with the broker's defaults if it does not exist
     pub(crate) topic: TopicName,

@@ -54,6 +54,7 @@ pub(crate) fn publish(arguments: &Publish, interrupt: &Interrupt) -> Result<(), 
             throughput: Throughput::new(publication.records, publication.bytes, took),
             batches: stats.batches,
             reconnects: stats.reconnects,
+            fabric: stats.fabric.to_string(),
         };
         print(&summary, arguments.json)?;
     }
@@ -91,8 +92,9 @@ fn open(arguments: &Publish, interrupt: &Interrupt) -> Result<(Source, Goal), Fa
 
 fn connect(arguments: &Publish) -> Result<Producer, Failure> {
     let connection = &arguments.connection;
-    let mut builder =
-        Producer::builder(&connection.server, arguments.topic.as_str()).connect_timeout(connection.timeout);
+    let mut builder = Producer::builder(&connection.server, arguments.topic.as_str())
+        .fabric(connection.fabric.clone())
+        .connect_timeout(connection.timeout);
     if let Some(name) = &connection.name {
         builder = builder.name(name);
     }
@@ -189,6 +191,7 @@ struct Summary {
     throughput: Throughput,
     batches: u64,
     reconnects: u64,
+    fabric: String,
 }
 
 impl fmt::Display for Summary {

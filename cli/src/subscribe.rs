@@ -55,6 +55,7 @@ fn connect(arguments: &Subscribe) -> Result<Consumer, Failure> {
     let mut builder = Consumer::builder(&connection.server, arguments.topic.as_str())
         .start(arguments.from)
         .scope(arguments.scope.into())
+        .fabric(connection.fabric.clone())
         .connect_timeout(connection.timeout);
     if let Some(name) = &connection.name {
         builder = builder.name(name);
@@ -278,6 +279,7 @@ struct Summary {
     rereads: u64,
     reconnects: u64,
     remote_access_errors: u64,
+    fabric: String,
     /// Whether the text form says all of it.
     #[serde(skip)]
     detailed: bool,
@@ -295,6 +297,7 @@ impl Summary {
             rereads: stats.rereads,
             reconnects: stats.reconnects,
             remote_access_errors: stats.remote_access_errors,
+            fabric: stats.fabric.to_string(),
             detailed,
         }
     }
@@ -304,11 +307,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "received {}, {} lost", self.throughput, self.lost)?;
         if self.detailed {
-            let Self { epochs, rekeys, reads, rereads, reconnects, remote_access_errors, .. } = self;
+            let Self { epochs, rekeys, reads, rereads, reconnects, remote_access_errors, fabric, .. } = self;
             write!(
                 f,
                 "\n{epochs} epochs, {rekeys} re-keys, {reads} READs ({rereads} repeated), {reconnects} reconnects, \
-                 {remote_access_errors} remote access errors"
+                 {remote_access_errors} remote access errors, over {fabric}"
             )?;
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! One attempt to get a session: from an address to a connected endpoint, without ever blocking.
 //!
-//! The order is: dial; `Hello`; on `Welcome`, make the endpoint and its slots, answer `Confirm` and, where the fabric's endpoints
-//! run over a byte stream, dial that too; then await both the broker's `Ready` and the fabric's `Up`. All of it is under one
-//! deadline. A [`Bootstrapper`] is polled by the driver's turn and tells which descriptors to sleep on. The one thing that
+//! The order is: dial; `Hello`; on `Welcome`, move to the fabric that it names, make the endpoint and its slots, answer `Confirm` and,
+//! where the fabric's endpoints run over a byte stream, dial that too; then await both the broker's `Ready` and the fabric's `Up`.
+//! All of it is under one deadline. A [`Bootstrapper`] is polled by the driver's turn and tells which descriptors to sleep on. The one thing that
 //! blocks is the system's resolver, when a host is given by name.
 //!
 //! It owns what it has made until it hands it over as a [`Session`]; an attempt that fails gives everything back.
@@ -12,24 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyway_channel::ChannelConfig;
-use keyway_fabric::{
-    DomainId, EndpointAddress, EndpointConfig, Fabric, FabricError, LinkId, LocalId, Now, Time, Watch,
-};
-use keyway_schema::bootstrap::Bootstrap;
+use keyway_fabric::{DomainId, EndpointAddress, EndpointConfig, Fabric, LinkId, LocalId, Now, Time, Watch};
+use keyway_schema::bootstrap::{Bootstrap, BootstrapError};
+use keyway_schema::limits::VERSION;
 
 use crate::data_stream::{DataStream, dial_data};
+use crate::fabrics::{Fabrics, Named};
 use crate::socket::{Dialling, Wire, WireError};
 use crate::{Connected, Error, Server, SessionPlan};
-
-/// Writes what a data stream begins with: which of the broker's endpoints it is for.
-pub type Preamble = fn(&EndpointAddress) -> Result<Vec<u8>, FabricError>;
 
 /// What every attempt of a client has in common.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) server: Server,
-    pub(crate) domain: DomainId,
-    pub(crate) preamble: Preamble,
 }
 
 /// A connected session and what belongs to it.
@@ -37,6 +32,30 @@ pub(crate) struct Target {
 pub(crate) struct Session {
     pub(crate) connected: Connected,
     wire: Wire,
+}
+
+/// What an attempt has come to.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    /// It goes on.
+    Pending,
+    /// It goes on once the client has moved to this fabric.
+    Move(String),
+    /// There is a session.
+    Done(Box<Session>),
+}
+
+/// What the broker has said in its Welcome.
+#[derive(Debug)]
+struct Welcome {
+    instance: u64,
+    session: u64,
+    generation: u32,
+    fabric: String,
+    endpoint: EndpointAddress,
+    receive_slots: u16,
+    receive_size: u32,
+    offers: u16,
 }
 
 /// An attempt.
@@ -52,6 +71,8 @@ pub(crate) struct Bootstrapper {
 enum Stage {
     Dialling(Dialling),
     ExpectWelcome(Wire),
+    /// The client is to move to the fabric of the Welcome.
+    ExpectFabric(Wire, Welcome),
     ExpectReady {
         wire: Wire,
         connected: Connected,
@@ -89,7 +110,7 @@ impl Bootstrapper {
     pub(crate) fn watches(&self, to: &mut Vec<Watch>) {
         match &self.stage {
             Stage::Dialling(dialling) => to.extend(dialling.watch()),
-            Stage::ExpectWelcome(wire) => wire.watches(to),
+            Stage::ExpectWelcome(wire) | Stage::ExpectFabric(wire, _) => wire.watches(to),
             Stage::ExpectReady { wire, data, .. } => {
                 wire.watches(to);
                 data.watches(to);
@@ -106,14 +127,14 @@ impl Bootstrapper {
         plan: &SessionPlan,
         now: Now,
         up: bool,
-        fabric: &mut dyn Fabric,
-    ) -> Result<Option<Session>, Error> {
-        let result = self.advance(target, plan, up, fabric).and_then(|session| match session {
-            None if self.deadline <= now.time => Err(self.late(target)),
-            session => Ok(session),
+        fabrics: &mut Fabrics,
+    ) -> Result<Polled, Error> {
+        let result = self.advance(target, plan, up, fabrics).and_then(|polled| match polled {
+            Polled::Pending if self.deadline <= now.time => Err(self.late(target)),
+            polled => Ok(polled),
         });
         if result.is_err() {
-            self.abort(fabric);
+            self.abort(fabrics.fabric());
         }
         result
     }
@@ -131,18 +152,19 @@ impl Bootstrapper {
         target: &Target,
         plan: &SessionPlan,
         up: bool,
-        fabric: &mut dyn Fabric,
-    ) -> Result<Option<Session>, Error> {
+        fabrics: &mut Fabrics,
+    ) -> Result<Polled, Error> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Dialling(dialling) => match dialling.poll().map_err(|source| unreachable(target, source))? {
                     Err(dialling) => {
                         self.stage = Stage::Dialling(dialling);
-                        return Ok(None);
+                        return Ok(Polled::Pending);
                     }
                     Ok(socket) => {
+                        let offered = fabrics.offer(socket.leaves_from())?;
                         let mut wire = Wire::new(socket);
-                        let hello = hello(plan, fabric.name());
+                        let hello = hello(plan, offered);
                         wire.send(&hello).map_err(|error| internal(&format!("a Hello that is too long: {error}")))?;
                         self.stage = Stage::ExpectWelcome(wire);
                     }
@@ -152,20 +174,32 @@ impl Bootstrapper {
                     match wire.poll().map_err(|error| spoilt(target, step, error))? {
                         None => {
                             self.stage = Stage::ExpectWelcome(wire);
-                            return Ok(None);
+                            return Ok(Polled::Pending);
                         }
-                        Some(message) => self.stage = welcomed(target, plan, fabric, wire, message)?,
+                        Some(message) => self.stage = Stage::ExpectFabric(wire, welcome(target, step, message)?),
                     }
                 }
+                Stage::ExpectFabric(wire, welcome) => match fabrics.named(&welcome.fabric) {
+                    Named::Used => self.stage = welcomed(target, plan, fabrics, wire, welcome)?,
+                    Named::Offered => {
+                        let fabric = welcome.fabric.clone();
+                        self.stage = Stage::ExpectFabric(wire, welcome);
+                        return Ok(Polled::Move(fabric));
+                    }
+                    Named::Foreign => {
+                        let reason = format!("it chose the fabric {:?}, which was not offered", welcome.fabric);
+                        return Err(handshake(target, "waiting for its Welcome", reason));
+                    }
+                },
                 Stage::ExpectReady { mut wire, connected, mut data, mut ready } => {
                     let polled = poll_ready(target, &mut wire, &mut ready)
-                        .and_then(|()| data.poll(target, fabric, connected.channel.link));
+                        .and_then(|()| data.poll(target, fabrics.fabric(), connected.channel.link));
                     if polled.is_ok() && ready && up {
-                        return Ok(Some(Session { connected, wire }));
+                        return Ok(Polled::Done(Box::new(Session { connected, wire })));
                     }
                     // Kept on failure too: `abort` gives back the endpoint.
                     self.stage = Stage::ExpectReady { wire, connected, data, ready };
-                    return polled.map(|()| None);
+                    return polled.map(|()| Polled::Pending);
                 }
                 Stage::Over => return Err(internal("an attempt to connect was polled after its end")),
             }
@@ -175,7 +209,7 @@ impl Bootstrapper {
     fn late(&self, target: &Target) -> Error {
         let step = match &self.stage {
             Stage::Dialling(_) => "the connection was not accepted",
-            Stage::ExpectWelcome(_) => "no Welcome came",
+            Stage::ExpectWelcome(_) | Stage::ExpectFabric(..) => "no Welcome came",
             Stage::ExpectReady { data: DataStream::Attached, ready: false, .. } => "no Ready came",
             Stage::ExpectReady { data: DataStream::Attached, .. } => "the endpoint did not come up",
             Stage::ExpectReady { .. } => "the data stream was not accepted",
@@ -234,6 +268,9 @@ fn spoilt(target: &Target, step: &'static str, error: WireError) -> Error {
     match error {
         WireError::End => lost(&target.server, format!("it closed the stream while this side was {step}")),
         WireError::Io(error) => lost(&target.server, format!("{error} while {step}")),
+        WireError::Frame(BootstrapError::Version { found }) => {
+            Error::Version { server: target.server.to_string(), theirs: found, ours: VERSION }
+        }
         WireError::Frame(error) => handshake(target, step, error.to_string()),
     }
 }
@@ -248,18 +285,25 @@ fn message_name(message: &Bootstrap) -> &'static str {
     }
 }
 
-/// `verbs:mlx5_0` speaks the fabric `verbs`.
-fn family(name: &str) -> &str {
-    name.split(':').next().unwrap_or(name)
-}
-
-fn hello(plan: &SessionPlan, fabric: &str) -> Bootstrap {
+fn hello(plan: &SessionPlan, fabrics: Vec<String>) -> Bootstrap {
     Bootstrap::Hello {
         role: plan.role,
         name: plan.name.clone(),
-        fabrics: vec![family(fabric).to_owned()],
+        fabrics,
         receive_slots: plan.receive_slots,
         receive_size: plan.receive_size,
+    }
+}
+
+/// What a message that should be a Welcome says.
+fn welcome(target: &Target, step: &'static str, message: Bootstrap) -> Result<Welcome, Error> {
+    match message {
+        Bootstrap::Welcome { instance, session, generation, fabric, endpoint, receive_slots, receive_size, offers } => {
+            let endpoint = EndpointAddress(endpoint);
+            Ok(Welcome { instance, session, generation, fabric, endpoint, receive_slots, receive_size, offers })
+        }
+        Bootstrap::Refused { code, text } => Err(Error::refused("a session", code, text)),
+        other => Err(handshake(target, step, format!("{} came", message_name(&other)))),
     }
 }
 
@@ -267,38 +311,15 @@ fn hello(plan: &SessionPlan, fabric: &str) -> Bootstrap {
 fn welcomed(
     target: &Target,
     plan: &SessionPlan,
-    fabric: &mut dyn Fabric,
+    fabrics: &mut Fabrics,
     mut wire: Wire,
-    message: Bootstrap,
+    welcome: Welcome,
 ) -> Result<Stage, Error> {
-    let step = "waiting for its Welcome";
-    let Bootstrap::Welcome {
-        instance,
-        session,
-        generation,
-        fabric: spoken,
-        endpoint,
-        receive_slots,
-        receive_size,
-        offers,
-    } = message
-    else {
-        return Err(match message {
-            Bootstrap::Refused { code, text } => Error::refused("a session", code, text),
-            other => handshake(target, step, format!("{} came", message_name(&other))),
-        });
-    };
-    if spoken != family(fabric.name()) {
-        return Err(handshake(
-            target,
-            step,
-            format!("it chose the fabric {spoken:?}, {:?} was offered", fabric.name()),
-        ));
-    }
-    let peer = EndpointAddress(endpoint);
-    let (channel, address) = make_channel(target, plan, fabric, (receive_slots, receive_size), generation)?;
-    let connected =
-        Connected { instance, session, channel, domain: target.domain, offers: offers.min(plan.offers_max) };
+    let Welcome { instance, session, generation, endpoint: peer, receive_slots, receive_size, offers, .. } = welcome;
+    let domain = fabrics.domain();
+    let fabric = fabrics.fabric();
+    let (channel, address) = make_channel(domain, plan, fabric, (receive_slots, receive_size), generation)?;
+    let connected = Connected { instance, session, channel, domain, offers: offers.min(plan.offers_max) };
     let data = fabric
         .connect(channel.link, &peer)
         .map_err(Error::fabric("connecting the endpoint"))
@@ -319,7 +340,7 @@ fn welcomed(
 
 /// Makes the endpoint and its slots, or nothing.
 fn make_channel(
-    target: &Target,
+    domain: DomainId,
     plan: &SessionPlan,
     fabric: &mut dyn Fabric,
     (peer_slots, peer_size): (u16, u32),
@@ -327,7 +348,6 @@ fn make_channel(
 ) -> Result<(ChannelConfig, EndpointAddress), Error> {
     let send_slots = plan.send_slots_max.min(peer_slots);
     let send_size = plan.send_size_max.min(peer_size);
-    let domain = target.domain;
     let slots = Error::fabric("making a session's slots");
     let receive = fabric.local(domain, plan.receive_slots.into(), plan.receive_size).map_err(&slots)?;
     let made = fabric.local(domain, send_slots.into(), send_size).map_err(&slots).and_then(|send| {

@@ -8,10 +8,11 @@ mod tests;
 
 use std::time::Duration;
 
-use keyway_fabric::{DownCause, Event, Fabric, LinkId, Machine, Memory, Now, Time, Transmit, Watch};
+use keyway_fabric::{DownCause, Event, LinkId, Machine, Memory, Now, Time, Transmit, Watch};
 
 use crate::backoff::Backoff;
-use crate::bootstrap::{self, Bootstrapper, Session, Target};
+use crate::bootstrap::{self, Bootstrapper, Polled, Session, Target};
+use crate::fabrics::Fabrics;
 use crate::{Connected, Error, ErrorKind, SessionPlan};
 
 /// How often a session that is never idle looks after its bootstrap stream; one that sleeps is woken by it.
@@ -30,6 +31,8 @@ pub(crate) enum Change {
     Disconnected(Error),
     /// An attempt has failed. Another follows.
     Unreachable(Error),
+    /// An attempt goes on once the client has moved to this fabric.
+    Moving(String),
 }
 
 /// A client's connection.
@@ -89,18 +92,18 @@ impl Connection {
         now: Now,
         plan: impl FnOnce() -> SessionPlan,
         report: &mut LinkReport,
-        fabric: &mut dyn Fabric,
+        fabrics: &mut Fabrics,
     ) -> Option<Change> {
         match &mut self.state {
             State::Pausing { until } if now.time < *until => None,
             State::Pausing { .. } => match Bootstrapper::start(&self.target, now, self.attempt_timeout) {
                 Ok(attempt) => {
                     self.state = State::Connecting(Box::new(attempt));
-                    self.connect(now, plan(), report, fabric)
+                    self.connect(now, plan(), report, fabrics)
                 }
                 Err(error) => Some(self.failed(now, error)),
             },
-            State::Connecting(_) => self.connect(now, plan(), report, fabric),
+            State::Connecting(_) => self.connect(now, plan(), report, fabrics),
             State::Up { .. } | State::Ending { .. } if report.down.is_some() => {
                 let down = report.down.map(|cause| cause.to_string()).unwrap_or_default();
                 let cause = match &self.state {
@@ -108,7 +111,7 @@ impl Connection {
                     State::Ending { cause, .. } if matches!(cause.kind(), ErrorKind::Refused(_)) => cause.clone(),
                     _ => bootstrap::lost(&self.target.server, down),
                 };
-                self.close(cause, now, report, fabric)
+                self.close(cause, now, report, fabrics)
             }
             State::Up { check_at, .. } if now.time < *check_at => None,
             State::Up { session, check_at } => {
@@ -123,9 +126,9 @@ impl Connection {
             State::Ending { until, .. } if now.time < *until => None,
             State::Ending { cause, .. } => {
                 let cause = cause.clone();
-                self.close(cause, now, report, fabric)
+                self.close(cause, now, report, fabrics)
             }
-            State::Closing { .. } => self.closed(now, report, fabric),
+            State::Closing { .. } => self.closed(now, report, fabrics),
         }
     }
 
@@ -134,42 +137,44 @@ impl Connection {
         now: Now,
         plan: SessionPlan,
         report: &mut LinkReport,
-        fabric: &mut dyn Fabric,
+        fabrics: &mut Fabrics,
     ) -> Option<Change> {
         let State::Connecting(attempt) = &mut self.state else { unreachable!("only an attempt is continued") };
         let polled = match report.down.take() {
             Some(cause) => {
-                attempt.abort(fabric);
+                attempt.abort(fabrics.fabric());
                 Err(bootstrap::lost(&self.target.server, format!("{cause} while connecting")))
             }
-            None => attempt.poll(&self.target, &plan, now, report.up, fabric),
+            None => attempt.poll(&self.target, &plan, now, report.up, fabrics),
         };
         match polled {
-            Ok(None) => {
+            Ok(Polled::Pending) => {
                 report.link = attempt.link();
                 None
             }
-            Ok(Some(session)) => {
+            Ok(Polled::Move(fabric)) => Some(Change::Moving(fabric)),
+            Ok(Polled::Done(session)) => {
                 let connected = session.connected.clone();
                 report.shared = true;
-                self.state = State::Up { session: Box::new(session), check_at: now.time + CHECK_INTERVAL };
+                self.state = State::Up { session, check_at: now.time + CHECK_INTERVAL };
                 Some(Change::Connected(connected))
             }
             Err(error) => {
                 *report = LinkReport::default();
-                fabric.submit();
+                fabrics.fabric().submit();
                 Some(self.failed(now, error))
             }
         }
     }
 
     /// Closes the session because of `cause`.
-    fn close(&mut self, cause: Error, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
+    fn close(&mut self, cause: Error, now: Now, report: &mut LinkReport, fabrics: &mut Fabrics) -> Option<Change> {
         let session = self.take_session();
+        let fabric = fabrics.fabric();
         fabric.close(session.connected.channel.link);
         fabric.submit();
         self.state = State::Closing { session, cause };
-        self.closed(now, report, fabric)
+        self.closed(now, report, fabrics)
     }
 
     /// Takes the session out of the state, which the caller replaces.
@@ -183,14 +188,23 @@ impl Connection {
     }
 
     /// Whether the closed endpoint has ended.
-    fn closed(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> Option<Change> {
+    fn closed(&mut self, now: Now, report: &mut LinkReport, fabrics: &mut Fabrics) -> Option<Change> {
         report.down?;
         let State::Closing { session, cause } = &self.state else { unreachable!("only an end is awaited") };
-        bootstrap::free(fabric, &session.connected.channel);
+        bootstrap::free(fabrics.fabric(), &session.connected.channel);
         *report = LinkReport::default();
         let cause = cause.clone();
         self.pause(now);
         Some(Change::Disconnected(cause))
+    }
+
+    /// Gives up the attempt, which cannot go on because of `cause`.
+    pub(crate) fn give_up(&mut self, now: Now, cause: Error, report: &mut LinkReport, fabrics: &mut Fabrics) -> Change {
+        if let State::Connecting(attempt) = &mut self.state {
+            attempt.abort(fabrics.fabric());
+        }
+        *report = LinkReport::default();
+        self.failed(now, cause)
     }
 
     fn failed(&mut self, now: Now, error: Error) -> Change {
@@ -214,32 +228,32 @@ impl Connection {
         now: Now,
         cause: Error,
         report: &mut LinkReport,
-        fabric: &mut dyn Fabric,
+        fabrics: &mut Fabrics,
     ) -> Option<Change> {
         match self.state {
-            State::Up { .. } | State::Ending { .. } => self.close(cause, now, report, fabric),
+            State::Up { .. } | State::Ending { .. } => self.close(cause, now, report, fabrics),
             State::Pausing { .. } | State::Connecting(_) | State::Closing { .. } => None,
         }
     }
 
     /// Ends it for good. Returns whether an endpoint's end has yet to be polled.
-    pub(crate) fn end(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> bool {
+    pub(crate) fn end(&mut self, now: Now, report: &mut LinkReport, fabrics: &mut Fabrics) -> bool {
         let end = Error::Closed { what: "connection", cause: None };
         if let State::Connecting(attempt) = &mut self.state {
             let pending = attempt.link().is_some();
-            attempt.abort(fabric);
-            fabric.submit();
+            attempt.abort(fabrics.fabric());
+            fabrics.fabric().submit();
             self.state = State::Pausing { until: Time::NEVER };
             return pending;
         }
-        self.end_session(now, end, report, fabric);
+        self.end_session(now, end, report, fabrics);
         matches!(self.state, State::Closing { .. })
     }
 
     /// Whether the end that [`end`](Self::end) began is complete.
-    pub(crate) fn turn_end(&mut self, now: Now, report: &mut LinkReport, fabric: &mut dyn Fabric) -> bool {
+    pub(crate) fn turn_end(&mut self, now: Now, report: &mut LinkReport, fabrics: &mut Fabrics) -> bool {
         match self.state {
-            State::Closing { .. } => self.closed(now, report, fabric).is_some(),
+            State::Closing { .. } => self.closed(now, report, fabrics).is_some(),
             _ => report.down.is_some(),
         }
     }

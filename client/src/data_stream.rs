@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use keyway_fabric::{EndpointAddress, Fabric, LinkId, Watch};
+use keyway_fabric::{EndpointAddress, Fabric, LinkId, Watch, soft};
 
 use crate::bootstrap::{Target, unreachable};
 use crate::socket::{Dialling, Socket, Wire};
@@ -28,7 +28,7 @@ pub(crate) fn dial_data(
     if !fabric.needs_stream() {
         return Ok(DataStream::Attached);
     }
-    let preamble = (target.preamble)(peer).map_err(Error::fabric("naming the broker's endpoint"))?;
+    let preamble = soft::preamble(peer).map_err(Error::fabric("naming the broker's endpoint"))?.to_vec();
     let dialling = match &target.server {
         Server::InProcess(dial) => {
             let stream = dial.data(&preamble).map_err(|source| unreachable(target, source))?;

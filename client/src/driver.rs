@@ -12,10 +12,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use flume::{Receiver, Sender};
-use keyway_fabric::soft::{self, SoftConfig, SoftFabric};
-use keyway_fabric::{Fabric, FabricError, IdleLimits};
+use keyway_fabric::{FabricChoice, IdleLimits};
 
-use crate::bootstrap::Preamble;
+use crate::fabrics::{OpenFabric, open_fabric};
 use crate::notifier::Notifier;
 use crate::turning::Turning;
 use crate::{ATTEMPT_TIMEOUT, CONNECT_TIMEOUT, Error, Role, Server};
@@ -29,9 +28,6 @@ pub(crate) const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// As good as for ever, and short enough to be added to a clock: what `Duration::MAX` is taken as where a thread waits.
 pub const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Makes a client's fabric, on the thread that will use it.
-pub type OpenFabric = Box<dyn FnOnce() -> Result<Box<dyn Fabric>, FabricError> + Send>;
-
 /// What a driver needs to know.
 pub struct DriverConfig {
     /// The broker.
@@ -42,24 +38,24 @@ pub struct DriverConfig {
     pub connect_timeout: Duration,
     /// How long one attempt to connect may take.
     pub attempt_timeout: Duration,
-    /// Makes the fabric.
+    /// The fabrics that may be used.
+    pub fabric: FabricChoice,
+    /// Opens them, on the thread that will use them.
     pub open_fabric: OpenFabric,
-    /// What a data stream of that fabric begins with.
-    pub preamble: Preamble,
     /// How the thread rests.
     pub idle: IdleLimits,
 }
 
 impl DriverConfig {
-    /// A driver on the software fabric, with the default times.
+    /// A driver on whichever fabric the broker speaks, with the default times.
     pub fn new(server: Server, thread: &'static str) -> Self {
         Self {
             server,
             thread,
             connect_timeout: CONNECT_TIMEOUT,
             attempt_timeout: ATTEMPT_TIMEOUT,
-            open_fabric: Box::new(|| Ok(Box::new(SoftFabric::new(SoftConfig::default())?))),
-            preamble: |peer| soft::preamble(peer).map(|preamble| preamble.to_vec()),
+            fabric: FabricChoice::Auto,
+            open_fabric,
             idle: IdleLimits::BALANCED,
         }
     }
@@ -118,11 +114,11 @@ fn died() -> Error {
 }
 
 impl<C: Send + 'static> Driver<C> {
-    /// Starts the thread. It has made its fabric when this returns; the connection comes about behind that.
+    /// Starts the thread. The connection comes about behind that.
     ///
     /// # Errors
     ///
-    /// There is no thread or no fabric to be had.
+    /// There is no thread or no descriptor to be had.
     pub fn spawn<R>(what: &'static str, config: DriverConfig, role: R) -> Result<(Self, Opening), Error>
     where
         R: Role<Command = C> + Send + 'static,

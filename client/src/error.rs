@@ -55,6 +55,26 @@ pub enum Error {
         /// What it did instead.
         reason: String,
     },
+    /// The broker is of another version. Use clients and a broker of the same one.
+    #[error(
+        "{server} speaks protocol version {theirs}, this client speaks {ours}; use clients and a broker of one version"
+    )]
+    Version {
+        /// The broker's address.
+        server: String,
+        /// The broker's version.
+        theirs: u8,
+        /// This side's.
+        ours: u8,
+    },
+    /// The fabric that was chosen cannot be opened on this machine.
+    #[error("cannot open the fabric {fabric}: {}", chain_text(source))]
+    OpenFabric {
+        /// What was chosen.
+        fabric: String,
+        /// The fabric's reason.
+        source: Arc<FabricError>,
+    },
     /// The broker refused: a session, a topic, a subscription or a batch.
     #[error("the broker refused {what}: {text} ({})", code_text(*code))]
     Refused {
@@ -154,8 +174,10 @@ pub enum ErrorKind {
     Invalid,
     /// The broker could not be reached.
     Connect,
-    /// What was reached is no Keyway broker, or of another version.
+    /// What was reached is no Keyway broker.
     Handshake,
+    /// The broker is of another version.
+    Version,
     /// The broker refused, with a code that this version knows.
     Refused(Code),
     /// The broker refused, with a code that this version does not know.
@@ -191,6 +213,7 @@ impl Error {
             Self::Address(_) | Self::Topic { .. } | Self::Setting { .. } => ErrorKind::Invalid,
             Self::Connect { .. } => ErrorKind::Connect,
             Self::Handshake { .. } => ErrorKind::Handshake,
+            Self::Version { .. } => ErrorKind::Version,
             Self::Refused { code, .. } => match Code::from_number(*code) {
                 Some(Code::ShuttingDown) => ErrorKind::ShuttingDown,
                 Some(code) => ErrorKind::Refused(code),
@@ -205,7 +228,7 @@ impl Error {
             Self::Record(_) => ErrorKind::Record,
             Self::Full { .. } => ErrorKind::Full,
             Self::ShuttingDown { .. } => ErrorKind::ShuttingDown,
-            Self::Fabric { .. } | Self::Thread { .. } => ErrorKind::System,
+            Self::OpenFabric { .. } | Self::Fabric { .. } | Self::Thread { .. } => ErrorKind::System,
             Self::Internal { .. } => ErrorKind::Internal,
         }
     }
@@ -223,6 +246,7 @@ impl Error {
             ErrorKind::Refused(code) => code.is_retryable(),
             ErrorKind::Invalid
             | ErrorKind::Handshake
+            | ErrorKind::Version
             | ErrorKind::RefusedUnknown(_)
             | ErrorKind::Closed
             | ErrorKind::RecordTooLarge
@@ -241,6 +265,17 @@ impl Error {
     pub fn fabric(step: &'static str) -> impl Fn(FabricError) -> Self {
         move |source| Self::Fabric { step, source: Arc::new(source) }
     }
+}
+
+/// An error and what is behind it, in one line.
+fn chain_text(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line = format!("{line}: {cause}");
+        source = cause.source();
+    }
+    line
 }
 
 fn code_text(number: u16) -> String {

@@ -72,14 +72,19 @@ pub trait Role: Machine {
     /// What it asks of its next session.
     fn plan(&self) -> SessionPlan;
 
-    /// Called once, before everything else: makes what outlives sessions.
+    /// Called before the first session, and again before the first one on another fabric: makes what outlives sessions. What it has
+    /// made before is gone by then.
     ///
     /// # Errors
     ///
-    /// The fabric's; the driver does not start.
+    /// The fabric's; the attempt to connect has failed.
     fn prepare(&mut self, _domain: DomainId, _fabric: &mut dyn Fabric) -> Result<(), Error> {
         Ok(())
     }
+
+    /// The fabric is left, between two sessions or at the end: frees what it has made in it and forgets every id. Of memory whose
+    /// bytes it still wants it keeps views.
+    fn leave(&mut self, _fabric: &mut dyn Fabric) {}
 
     /// Takes in a command.
     fn command(&mut self, now: Now, command: Self::Command);
@@ -106,7 +111,7 @@ pub trait Role: Machine {
     fn progress(&self) -> Progress;
 
     /// The client ends with this error: a refusal that no attempt will change, or the connect deadline. Everything that
-    /// waits is told. Nothing else is called afterwards.
+    /// waits is told. Only [`leave`](Self::leave) is called afterwards.
     fn fail(&mut self, now: Now, cause: Error);
 
     /// The application has dropped every handle. The role should be over soon, without the application's help.

@@ -1,7 +1,7 @@
 //! Nonblocking streams to a broker: dialling them, and the frames of the bootstrap on them.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -38,6 +38,17 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+
+    /// The address that it leaves this machine from, if it does: a device that leads to the peer has it.
+    pub(crate) fn leaves_from(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => {
+                let address = stream.local_addr().ok()?.ip().to_canonical();
+                (!address.is_loopback()).then_some(address)
+            }
+            Self::Unix(_) => None,
         }
     }
 

@@ -7,11 +7,12 @@ use std::io;
 use std::time::Duration;
 
 use flume::{Receiver, Sender, TryRecvError};
-use keyway_fabric::{DomainId, Event, Fabric, IdleStrategy, Now, Rest, SystemClock, Time, Watch, drive, wait_any};
+use keyway_fabric::{Event, FabricError, IdleStrategy, Now, Rest, SystemClock, Time, Waker, Watch, drive, wait_any};
 
 use crate::bootstrap::Target;
 use crate::connection::{Attended, Change, Connection, LinkReport};
 use crate::driver::{DriverConfig, END_TIMEOUT, connect_timeout};
+use crate::fabrics::Fabrics;
 use crate::notifier::Notifier;
 use crate::{Error, Progress, Role, Server};
 
@@ -25,13 +26,14 @@ const COMMANDS_A_TURN: usize = 16;
 pub(crate) struct Turning<R: Role> {
     role: R,
     server: Server,
-    fabric: Box<dyn Fabric>,
-    domain: DomainId,
+    fabrics: Fabrics,
     clock: SystemClock,
     connection: Connection,
     report: LinkReport,
     events: Vec<Event>,
     inbox: Receiver<R::Command>,
+    /// What the notifier wakes. It is not the fabric's, which may be replaced by another.
+    waker: Waker,
     pub(crate) notifier: Notifier,
     /// Who waits for the role to be ready, until when, and what went wrong meanwhile.
     ready: Option<Sender<Result<(), Error>>>,
@@ -50,29 +52,31 @@ pub(crate) struct Turning<R: Role> {
 impl<R: Role> Turning<R> {
     pub(crate) fn prepare(
         config: DriverConfig,
-        mut role: R,
+        role: R,
         inbox: Receiver<R::Command>,
         ready: Sender<Result<(), Error>>,
     ) -> Result<Self, Error> {
-        let mut fabric = (config.open_fabric)().map_err(Error::fabric("opening the fabric"))?;
-        let domain = fabric.domain().map_err(Error::fabric("making a domain"))?;
-        role.prepare(domain, &mut *fabric)?;
-        let notifier = Notifier::new(fabric.waker());
+        let fabrics = Fabrics::new(config.fabric, config.open_fabric)?;
+        let waker = Waker::new().map_err(|source| {
+            let source = FabricError::System { what: "eventfd", source };
+            Error::fabric("making the driver's waker")(source)
+        })?;
+        let notifier = Notifier::new(waker.clone());
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| Error::Internal { what: format!("no randomness: {error}") })?;
         let random = fastrand::Rng::with_seed(u64::from_le_bytes(seed));
-        let target = Target { server: config.server.clone(), domain, preamble: config.preamble };
+        let target = Target { server: config.server.clone() };
         let clock = SystemClock::start();
         Ok(Self {
             role,
             server: config.server,
-            fabric,
-            domain,
+            fabrics,
             clock,
             connection: Connection::new(target, config.attempt_timeout, random),
             report: LinkReport::default(),
             events: Vec::new(),
             inbox,
+            waker,
             notifier,
             ready: Some(ready),
             ready_by: Time::ZERO + config.connect_timeout,
@@ -111,18 +115,18 @@ impl<R: Role> Turning<R> {
         let mut work = self.take_commands(now);
         work += self.connect(now)?;
         let mut attended = Attended { role: &mut self.role, report: &mut self.report };
-        match drive(&mut attended, &mut *self.fabric, now, &mut self.events) {
+        match drive(&mut attended, self.fabrics.fabric(), now, &mut self.events) {
             Ok(done) => work += done,
             Err(error) => {
                 // Machine and fabric no longer agree on the session: a new one starts from scratch.
                 tracing::error!(server = %self.server, %error, "the fabric refused the session's work");
                 let cause = Error::fabric("serving the session")(error);
-                let change = self.connection.end_session(now, cause, &mut self.report, &mut *self.fabric);
+                let change = self.connection.end_session(now, cause, &mut self.report, &mut self.fabrics);
                 self.take_change(now, change)?;
                 work += 1;
             }
         }
-        work += self.role.turn(now, &mut *self.fabric)?;
+        work += self.role.turn(now, self.fabrics.fabric())?;
         match self.role.progress() {
             Progress::Over(cause) => return Ok(Some(cause)),
             Progress::Ready { now } => {
@@ -160,7 +164,7 @@ impl<R: Role> Turning<R> {
 
     fn connect(&mut self, now: Now) -> Result<usize, Error> {
         let role = &self.role;
-        let change = self.connection.turn(now, || role.plan(), &mut self.report, &mut *self.fabric);
+        let change = self.connection.turn(now, || role.plan(), &mut self.report, &mut self.fabrics);
         self.take_change(now, change)
     }
 
@@ -169,7 +173,7 @@ impl<R: Role> Turning<R> {
         let (cause, fatal) = match change {
             Change::Connected(connected) => {
                 tracing::debug!(server = %self.server, session = connected.session, "connected");
-                self.role.connected(now, &connected, &mut *self.fabric);
+                self.role.connected(now, &connected, self.fabrics.fabric());
                 return Ok(1);
             }
             Change::Disconnected(cause) => {
@@ -177,6 +181,11 @@ impl<R: Role> Turning<R> {
                 self.warn(now, "the session is over", &cause);
                 // Whatever ended a session that existed: only the role decides that it is the last one.
                 (cause, false)
+            }
+            Change::Moving(fabric) => {
+                let Err(cause) = self.move_to(&fabric) else { return Ok(1) };
+                let failed = self.connection.give_up(now, cause, &mut self.report, &mut self.fabrics);
+                return self.take_change(now, Some(failed));
             }
             Change::Unreachable(cause) => {
                 self.warn(now, "cannot connect; trying again", &cause);
@@ -190,6 +199,23 @@ impl<R: Role> Turning<R> {
         }
         self.last = Some(cause);
         Ok(1)
+    }
+
+    /// Moves to the fabric that the broker speaks. There is no session.
+    fn move_to(&mut self, name: &str) -> Result<(), Error> {
+        // Flushes of attempts that were given up, on the fabric that is left.
+        self.events.clear();
+        if let Some(mut former) = self.fabrics.move_to(name) {
+            self.role.leave(&mut *former.fabric);
+            former.end();
+        }
+        let domain = self.fabrics.domain();
+        let prepared = self.role.prepare(domain, self.fabrics.fabric());
+        match &prepared {
+            Ok(()) => tracing::debug!(server = %self.server, fabric = self.fabrics.fabric().name(), "on its fabric"),
+            Err(_) => self.fabrics.unprepared(),
+        }
+        prepared
     }
 
     /// Warns, but not more often than an operator can read.
@@ -206,13 +232,13 @@ impl<R: Role> Turning<R> {
     /// of memory or descriptors, for a passing fault: something else may hold the broker's port while it is away.
     fn is_fatal(&self, cause: &Error) -> bool {
         match cause {
-            Error::Handshake { .. } | Error::Fabric { .. } => self.ready.is_some(),
+            Error::Handshake { .. } | Error::OpenFabric { .. } | Error::Fabric { .. } => self.ready.is_some(),
             cause => !cause.is_retryable(),
         }
     }
 
     fn rest(&mut self, now: Now, work: usize) {
-        let work = work + self.events.len() + usize::from(self.fabric.busy());
+        let work = work + self.events.len() + usize::from(self.fabrics.fabric().busy());
         if work > 0 {
             self.wake_up();
         }
@@ -222,8 +248,10 @@ impl<R: Role> Turning<R> {
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep if !self.armed => {
                 self.armed = true;
+                // Before saying so: nobody wakes a driver that has not.
+                self.waker.clear();
                 self.notifier.sleep_soon();
-                self.fabric.arm();
+                self.fabrics.fabric().arm();
             }
             Rest::Sleep => {
                 if let Err(error) = self.sleep(now) {
@@ -244,12 +272,13 @@ impl<R: Role> Turning<R> {
 
     fn sleep(&mut self, now: Now) -> io::Result<()> {
         self.watches.clear();
-        self.watches.push(Watch::reading(self.fabric.fd()));
+        self.watches.push(Watch::reading(self.waker.fd()));
+        self.watches.push(Watch::reading(self.fabrics.fabric().fd()));
         self.connection.watches(&mut self.watches);
         let opening = self.ready.as_ref().map(|_| self.ready_by);
         let due = [self.role.timeout(), self.connection.timeout(), opening].into_iter().flatten().min();
         wait_any(&mut self.watches, due.map(|due| due.since(now.time)))?;
-        if self.watches[1..].iter().any(|watch| watch.ready) {
+        if self.watches[2..].iter().any(|watch| watch.ready) {
             self.connection.woken();
         }
         Ok(())
@@ -258,23 +287,23 @@ impl<R: Role> Turning<R> {
     /// Ends the session in order, and gives everything back.
     fn end(mut self) {
         let start = self.clock.now();
-        let mut pending = self.connection.end(start, &mut self.report, &mut *self.fabric);
+        let mut pending = self.connection.end(start, &mut self.report, &mut self.fabrics);
         let mut now = start;
         while pending && now.time.since(start.time) < END_TIMEOUT {
-            self.fabric.arm();
+            self.fabrics.fabric().arm();
             let mut attended = Attended { role: &mut self.role, report: &mut self.report };
-            let driven = drive(&mut attended, &mut *self.fabric, now, &mut self.events);
-            if driven.is_err() || self.connection.turn_end(now, &mut self.report, &mut *self.fabric) {
+            let driven = drive(&mut attended, self.fabrics.fabric(), now, &mut self.events);
+            if driven.is_err() || self.connection.turn_end(now, &mut self.report, &mut self.fabrics) {
                 pending = false;
             } else if matches!(driven, Ok(0)) {
                 let rest = (start.time + END_TIMEOUT).since(now.time);
-                drop(wait_any(&mut [Watch::reading(self.fabric.fd())], Some(rest)));
+                drop(wait_any(&mut [Watch::reading(self.fabrics.fabric().fd())], Some(rest)));
             }
             now = self.clock.now();
         }
+        let mut used = self.fabrics.into_used();
+        self.role.leave(&mut *used.fabric);
         drop(self.role);
-        if let Err(error) = self.fabric.free_domain(self.domain) {
-            tracing::debug!(%error, "a client's domain goes with its fabric");
-        }
+        used.end();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyway_client::{AddressError, CONNECT_TIMEOUT, Driver, DriverConfig, Error, Opening, Server};
-use keyway_fabric::IdleLimits;
+use keyway_fabric::{FabricChoice, IdleLimits};
 use keyway_schema::TopicName;
 use keyway_schema::limits::{CLIENT_NAME_MAX, DEPTH_MAX, EPOCH_MIN_US};
 use keyway_schema::message::{EpochSettings, Scope, Start};
@@ -41,6 +41,7 @@ pub struct ConsumerBuilder {
     reads: u16,
     connect_timeout: Duration,
     idle: IdleLimits,
+    fabric: FabricChoice,
 }
 
 impl ConsumerBuilder {
@@ -61,6 +62,7 @@ impl ConsumerBuilder {
             reads: READS_DEFAULT,
             connect_timeout: CONNECT_TIMEOUT,
             idle: IdleLimits::BALANCED,
+            fabric: FabricChoice::Auto,
         }
     }
 
@@ -132,6 +134,12 @@ impl ConsumerBuilder {
         self
     }
 
+    /// The fabric to use (default: [`FabricChoice::Auto`], the one that the broker speaks, as far as this machine can).
+    pub fn fabric(mut self, fabric: FabricChoice) -> Self {
+        self.fabric = fabric;
+        self
+    }
+
     /// How the consumer's thread rests (default: [`IdleLimits::BALANCED`]).
     pub fn idle(mut self, idle: IdleLimits) -> Self {
         self.idle = idle;
@@ -180,6 +188,7 @@ impl ConsumerBuilder {
         let config = DriverConfig {
             connect_timeout: self.connect_timeout,
             idle: self.idle,
+            fabric: self.fabric,
             ..DriverConfig::new(server, "keyway-consumer")
         };
         let (driver, opening) = Driver::spawn("consumer", config, role)?;

@@ -1,5 +1,6 @@
 //! What joins the machine to the application: views and arenas, items, events, the end.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -96,6 +97,8 @@ pub(crate) struct ConsumerRole {
     shared: Arc<Shared>,
     server: String,
     items: Sender<Item>,
+    /// Items of a fabric that was left, for which there was no room yet: as many as the machine lets wait.
+    left_over: VecDeque<Item>,
     events: EventSink,
     domain: Option<DomainId>,
     landing: Option<LandingMemory>,
@@ -137,6 +140,7 @@ impl ConsumerRole {
             shared,
             server,
             items,
+            left_over: VecDeque::new(),
             events,
             domain: None,
             landing: None,
@@ -162,42 +166,55 @@ impl ConsumerRole {
     /// Hands out what the machine has for the application, as far as there is room.
     fn hand_over(&mut self, fabric: &mut dyn Fabric) -> Result<usize, Error> {
         let mut work = 0;
+        while !self.left_over.is_empty() && self.has_room() {
+            work += 1;
+            self.left_over.pop_front().into_iter().for_each(|item| self.send(item));
+        }
         while let Some(next) = self.machine.peek_output() {
-            if !matches!(next, Output::Land { .. } | Output::Retired { .. }) && !self.has_room() {
+            let is_item = !matches!(next, Output::Land { .. } | Output::Retired { .. });
+            if is_item && !(self.left_over.is_empty() && self.has_room()) {
                 break;
             }
             work += 1;
-            let item = match self.machine.poll_output().expect("it was just seen") {
-                Output::Land { arenas, size } => {
-                    self.land(arenas, size, fabric)?;
-                    continue;
-                }
+            match self.machine.poll_output().expect("it was just seen") {
+                Output::Land { arenas, size } => self.land(arenas, size, fabric)?,
                 Output::Retired { local, slot } => {
                     self.anchor = None;
                     self.retired.push((local, slot));
-                    continue;
                 }
-                Output::Batches { span, from } => {
-                    let view = fabric.view(span);
-                    self.anchor(span.local, span.slot, &view);
-                    Item::Batches(Run::new(view, from))
-                }
-                Output::Record { span, sequence, time } => {
-                    let view = fabric.view(span);
-                    self.anchor(span.local, span.slot, &view);
-                    Item::Record(Record::alone(view, sequence, time))
-                }
-                Output::Lagged { from, to } => Item::Notice(Error::Lagged { from, to }),
-                Output::Sought { ticket, sequence } => Item::Sought { ticket, sequence },
-                Output::Restarted { instance } => Item::Notice(Error::Restarted { instance }),
-            };
-            match self.items.try_send(item) {
-                // Nobody will take it: the consumer is being dropped.
-                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-                Err(TrySendError::Full(_)) => unreachable!("this thread alone sends, and it has seen room"),
+                output => self.item(output, fabric).into_iter().for_each(|item| self.send(item)),
             }
         }
         Ok(work)
+    }
+
+    /// An output as the application gets it, if it is for the application.
+    fn item(&mut self, output: Output, fabric: &mut dyn Fabric) -> Option<Item> {
+        Some(match output {
+            Output::Batches { span, from } => {
+                let view = fabric.view(span);
+                self.anchor(span.local, span.slot, &view);
+                Item::Batches(Run::new(view, from))
+            }
+            Output::Record { span, sequence, time } => {
+                let view = fabric.view(span);
+                self.anchor(span.local, span.slot, &view);
+                Item::Record(Record::alone(view, sequence, time))
+            }
+            Output::Lagged { from, to } => Item::Notice(Error::Lagged { from, to }),
+            Output::Sought { ticket, sequence } => Item::Sought { ticket, sequence },
+            Output::Restarted { instance } => Item::Notice(Error::Restarted { instance }),
+            Output::Land { .. } | Output::Retired { .. } => return None,
+        })
+    }
+
+    /// Hands over an item that there is room for.
+    fn send(&self, item: Item) {
+        match self.items.try_send(item) {
+            // Nobody will take it: the consumer is being dropped.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+            Err(TrySendError::Full(_)) => unreachable!("this thread alone sends, and it has seen room"),
+        }
     }
 
     fn anchor(&mut self, local: LocalId, slot: u32, view: &View) {
@@ -339,9 +356,28 @@ impl Role for ConsumerRole {
         }
     }
 
-    fn prepare(&mut self, domain: DomainId, _fabric: &mut dyn Fabric) -> Result<(), Error> {
+    fn prepare(&mut self, domain: DomainId, fabric: &mut dyn Fabric) -> Result<(), Error> {
         self.domain = Some(domain);
+        self.shared.stats.moved_to(fabric.name());
         Ok(())
+    }
+
+    fn leave(&mut self, fabric: &mut dyn Fabric) {
+        // What has landed here and was not handed over yet is kept by its views.
+        while let Some(output) = self.machine.poll_output() {
+            let item = self.item(output, fabric);
+            self.left_over.extend(item);
+        }
+        self.machine.landing_lost();
+        self.anchor = None;
+        self.retired.clear();
+        self.domain = None;
+        let Some(LandingMemory { local, word, .. }) = self.landing.take() else { return };
+        for local in [local, word] {
+            if let Err(error) = fabric.free_local(local) {
+                tracing::debug!(%local, %error, "landing memory goes with its fabric");
+            }
+        }
     }
 
     fn command(&mut self, now: Now, command: Command) {
@@ -399,5 +435,86 @@ impl Role for ConsumerRole {
         if self.closing.is_none() {
             self.close(now, ABANDON_TIME, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_fabric::LocalSpan;
+    use keyway_fabric::soft::{SoftConfig, SoftFabric};
+    use keyway_schema::TopicName;
+    use keyway_schema::batch::BatchBuilder;
+    use keyway_schema::record::RecordRef;
+
+    use super::*;
+    use crate::events::events;
+    use crate::machine::MachineConfig;
+
+    const ARENA: u32 = 1 << 20;
+
+    fn role(items: Sender<Item>) -> ConsumerRole {
+        let machine = ConsumerMachine::new(MachineConfig::new(TopicName::new("t").unwrap()));
+        let (sink, _) = events();
+        ConsumerRole::new(machine, Arc::new(Shared::default()), "keyway://test:1".into(), items, sink)
+    }
+
+    fn fabric() -> SoftFabric {
+        SoftFabric::new(SoftConfig::default()).unwrap()
+    }
+
+    /// Lands a batch of one record.
+    fn land(fabric: &mut SoftFabric, local: LocalId, offset: u32, payload: &[u8]) -> LocalSpan {
+        let mut builder = BatchBuilder::default();
+        builder.push(RecordRef { key: b"", headers: b"", payload });
+        let bytes = builder.finish(1, 1, 1);
+        let span = LocalSpan { local, slot: 0, offset, len: bytes.len() as u32 };
+        fabric.bytes_mut(span).copy_from_slice(&bytes);
+        span
+    }
+
+    #[test]
+    fn what_was_read_on_a_fabric_that_is_left_is_handed_over_in_order_behind_it() {
+        let (items, received) = flume::bounded(1);
+        let mut role = role(items);
+        let mut former = fabric();
+        let empty = former.holdings();
+        let domain = former.domain().unwrap();
+        role.prepare(domain, &mut former).unwrap();
+        let asked = role.machine.wanted(1000).expect("there is no landing memory yet");
+        role.machine.put_output(asked);
+        role.hand_over(&mut former).unwrap();
+        let landing = role.landing.expect("it was made");
+
+        let first = land(&mut former, landing.local, 0, b"first");
+        let second = land(&mut former, landing.local, 512, b"second");
+        role.machine.put_output(Output::Batches { span: first, from: 0 });
+        role.machine.put_output(Output::Lagged { from: 1, to: 5 });
+        role.machine.put_output(Output::Batches { span: second, from: 0 });
+        role.machine.put_output(Output::Retired { local: landing.local, slot: 0 });
+        role.hand_over(&mut former).unwrap();
+        role.leave(&mut former);
+        former.free_domain(domain).expect("nothing is left in it");
+        assert_eq!(former.holdings(), empty);
+        drop(former);
+
+        let mut next = fabric();
+        let domain = next.domain().unwrap();
+        role.prepare(domain, &mut next).unwrap();
+        let asked = role.machine.wanted(1000).expect("memory is asked for anew");
+        role.machine.put_output(asked);
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            role.hand_over(&mut next).unwrap();
+            assert_eq!(role.reclaim(&mut next), 0, "no arena of the former fabric is given back");
+            seen.push(match received.try_recv().expect("there is room for one at a time") {
+                Item::Batches(run) => run.map(|record| record.payload().to_vec()).collect::<Vec<_>>().concat(),
+                Item::Notice(error) => error.to_string().into_bytes(),
+                other => panic!("{other:?} was not put in"),
+            });
+        }
+        assert_eq!((&seen[0][..], &seen[2][..]), (&b"first"[..], &b"second"[..]));
+        assert!(seen[1].starts_with(b"the records 1 to 4 are gone"));
+        let landing = role.landing.expect("the new memory did not wait for the application");
+        assert_eq!((landing.size, role.shared.stats.load().fabric.as_ref()), (ARENA, "soft"));
     }
 }

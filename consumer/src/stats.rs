@@ -1,22 +1,26 @@
 //! What a consumer has done, as figures that any thread may read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::machine::Counters;
 
 macro_rules! stats {
     ($($(#[$doc:meta])+ $name:ident = $source:expr;)*) => {
         /// What a consumer has done. The figures only grow; each is exact, but two of them may be a moment apart.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct ConsumerStats {
             $($(#[$doc])+ pub $name: u64,)*
+            /// The fabric that it reads through, such as `soft` or `verbs:mlx5_0`; empty before the first session.
+            pub fabric: Arc<str>,
         }
 
         /// The figures where the driver puts them.
         #[derive(Debug, Default)]
         pub(crate) struct StatsCell {
             $($name: AtomicU64,)*
+            fabric: Mutex<Arc<str>>,
         }
 
         impl StatsCell {
@@ -26,7 +30,12 @@ macro_rules! stats {
             }
 
             pub(crate) fn load(&self) -> ConsumerStats {
-                ConsumerStats { $($name: self.$name.load(Ordering::Relaxed),)* }
+                let fabric = Arc::clone(&self.fabric.lock().unwrap_or_else(PoisonError::into_inner));
+                ConsumerStats { $($name: self.$name.load(Ordering::Relaxed),)* fabric }
+            }
+
+            pub(crate) fn moved_to(&self, fabric: &str) {
+                *self.fabric.lock().unwrap_or_else(PoisonError::into_inner) = fabric.into();
             }
         }
     };

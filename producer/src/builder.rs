@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyway_client::{AddressError, CONNECT_TIMEOUT, Driver, DriverConfig, Error, Opening, Server};
-use keyway_fabric::IdleLimits;
+use keyway_fabric::{FabricChoice, IdleLimits};
 use keyway_schema::TopicName;
 use keyway_schema::limits::CLIENT_NAME_MAX;
 use keyway_schema::message::TopicSettings;
@@ -36,6 +36,7 @@ pub struct ProducerBuilder {
     linger: Duration,
     connect_timeout: Duration,
     idle: IdleLimits,
+    fabric: FabricChoice,
 }
 
 impl ProducerBuilder {
@@ -50,6 +51,7 @@ impl ProducerBuilder {
             linger: Duration::ZERO,
             connect_timeout: CONNECT_TIMEOUT,
             idle: IdleLimits::BALANCED,
+            fabric: FabricChoice::Auto,
         }
     }
 
@@ -89,6 +91,12 @@ impl ProducerBuilder {
     /// How long connecting may take, with all attempts (default: 10 s). After that the producer reconnects for as long as it takes.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// The fabric to use (default: [`FabricChoice::Auto`], the one that the broker speaks, as far as this machine can).
+    pub fn fabric(mut self, fabric: FabricChoice) -> Self {
+        self.fabric = fabric;
         self
     }
 
@@ -153,6 +161,7 @@ impl ProducerBuilder {
         let config = DriverConfig {
             connect_timeout: self.connect_timeout,
             idle: self.idle,
+            fabric: self.fabric,
             ..DriverConfig::new(server, "keyway-producer")
         };
         let (driver, opening) = Driver::spawn("producer", config, role)?;

@@ -226,6 +226,11 @@ impl ProducerMachine {
         self.offers.lend(memory);
     }
 
+    /// The memory for offers goes with its fabric, and the windows with it: it is asked for anew. There is no session.
+    pub fn memory_lost(&mut self) {
+        self.offers = Offers::default();
+    }
+
     /// The memory for offers could not be had: the batch that needed it fails.
     pub fn lend_nothing(&mut self, cause: Error) {
         if let Some(flight) = self.flights.drop_next() {

@@ -31,7 +31,7 @@ pub struct Producer {
 }
 
 /// What a producer has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProducerStats {
     /// Records committed.
@@ -50,6 +50,8 @@ pub struct ProducerStats {
     pub batches_in_flight: u64,
     /// Encoded bytes that were taken and are not answered.
     pub bytes_waiting: u64,
+    /// The fabric that it publishes through, such as `soft` or `verbs:mlx5_0`; empty before the first session.
+    pub fabric: Arc<str>,
 }
 
 impl Producer {
@@ -154,7 +156,7 @@ impl Producer {
     /// What it has done.
     pub fn stats(&self) -> ProducerStats {
         let buffer = self.shared.lock();
-        ProducerStats { bytes_waiting: buffer.waiting() as u64, ..buffer.stats }
+        ProducerStats { bytes_waiting: buffer.waiting() as u64, ..buffer.stats.clone() }
     }
 
     fn driver(&self) -> &Driver<Command> {

@@ -347,9 +347,16 @@ impl Role for ProducerRole {
         }
     }
 
-    fn prepare(&mut self, domain: DomainId, _fabric: &mut dyn Fabric) -> Result<(), Error> {
+    fn prepare(&mut self, domain: DomainId, fabric: &mut dyn Fabric) -> Result<(), Error> {
         self.domain = Some(domain);
+        self.shared.lock().stats.fabric = fabric.name().into();
         Ok(())
+    }
+
+    fn leave(&mut self, fabric: &mut dyn Fabric) {
+        self.machine.memory_lost();
+        self.free_offer_memory(fabric);
+        self.domain = None;
     }
 
     fn command(&mut self, now: Now, command: Command) {

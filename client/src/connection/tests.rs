@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
-use keyway_fabric::soft::{self, Pipe, SoftConfig, SoftFabric};
-use keyway_fabric::{Dial, EndpointAddress, EndpointConfig, Holdings, Stream, drive};
+use keyway_fabric::soft::{Pipe, SoftConfig, SoftFabric};
+use keyway_fabric::{
+    Dial, EndpointAddress, EndpointConfig, Fabric, FabricChoice, FabricError, Holdings, Stream, drive,
+};
 use keyway_schema::Code;
 use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role as Part};
-use keyway_schema::limits::CONTROL_SLOT;
+use keyway_schema::limits::{CONTROL_SLOT, VERSION};
 
 use super::*;
 use crate::Server;
@@ -56,36 +59,48 @@ struct Bench {
     desk: Arc<Desk>,
     connection: Connection,
     report: LinkReport,
-    fabric: SoftFabric,
+    fabrics: Fabrics,
     events: Vec<Event>,
     empty: Holdings,
     /// The broker's side.
     broker: SoftFabric,
     link: Option<LinkId>,
     stream: Option<UnixStream>,
+    /// What it speaks.
+    fabric: &'static str,
+    /// The fabrics that the client has moved to.
+    moves: Vec<String>,
+}
+
+/// Opens the software fabric, whatever the client takes it for.
+fn open(_: &FabricChoice, _: Option<IpAddr>) -> Result<Box<dyn Fabric>, FabricError> {
+    Ok(Box::new(SoftFabric::new(SoftConfig::default())?))
 }
 
 impl Bench {
     fn new() -> Self {
+        Self::choosing(FabricChoice::Soft)
+    }
+
+    fn choosing(choice: FabricChoice) -> Self {
         let desk = Arc::new(Desk::default());
-        let mut fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-        let domain = fabric.domain().unwrap();
-        let empty = fabric.holdings();
+        let mut fabrics = Fabrics::new(choice, open).unwrap();
+        let empty = fabrics.fabric().holdings();
         let server = Server::InProcess(Arc::clone(&desk) as Arc<dyn Dial>);
-        let preamble = |peer: &EndpointAddress| soft::preamble(peer).map(|preamble| preamble.to_vec());
-        let connection =
-            Connection::new(Target { server, domain, preamble }, ATTEMPT_TIMEOUT, fastrand::Rng::with_seed(1));
+        let connection = Connection::new(Target { server }, ATTEMPT_TIMEOUT, fastrand::Rng::with_seed(1));
         Self {
             now: Now::default(),
             desk,
             connection,
             report: LinkReport::default(),
-            fabric,
+            fabrics,
             events: Vec::new(),
             empty,
             broker: SoftFabric::new(SoftConfig::default()).unwrap(),
             link: None,
             stream: None,
+            fabric: "soft",
+            moves: Vec::new(),
         }
     }
 
@@ -106,9 +121,14 @@ impl Bench {
                 offers_max: 0,
             };
             self.connection.woken();
-            let change = self.connection.turn(self.now, plan, &mut self.report, &mut self.fabric);
+            let mut change = self.connection.turn(self.now, plan, &mut self.report, &mut self.fabrics);
+            if let Some(Change::Moving(fabric)) = &change {
+                drop(self.fabrics.move_to(fabric));
+                self.moves.push(fabric.clone());
+                change = self.connection.turn(self.now, plan, &mut self.report, &mut self.fabrics);
+            }
             let mut attended = Attended { role: &mut Idle, report: &mut self.report };
-            let work = drive(&mut attended, &mut self.fabric, self.now, &mut self.events).unwrap();
+            let work = drive(&mut attended, self.fabrics.fabric(), self.now, &mut self.events).unwrap();
             let mut events = Vec::new();
             self.broker.poll(&mut events, 16);
             quiet = if work > 0 || change.is_some() || !events.is_empty() { 0 } else { quiet + 1 };
@@ -151,7 +171,7 @@ impl Bench {
             instance: 11,
             session: 12,
             generation: 13,
-            fabric: "soft".into(),
+            fabric: self.fabric.into(),
             endpoint: address.0,
             receive_slots: 6,
             receive_size: CONTROL_SLOT,
@@ -231,11 +251,12 @@ fn every_event_in_every_state() {
                     Change::Connected(_) => "connected".into(),
                     Change::Disconnected(cause) => format!("disconnected, {:?}", cause.kind()),
                     Change::Unreachable(cause) => format!("unreachable, {:?}", cause.kind()),
+                    Change::Moving(fabric) => format!("moving, {fabric}"),
                 })
                 .collect();
             table += &format!("{name} + {event} -> {}: {}\n", bench.state(), changes.join("; "));
             if bench.state() == "Pausing" {
-                assert_eq!(bench.fabric.holdings(), bench.empty, "{name} + {event} leaves something behind");
+                assert_eq!(bench.fabrics.fabric().holdings(), bench.empty, "{name} + {event} leaves something behind");
             }
         }
     }
@@ -274,12 +295,59 @@ fn an_end_in_every_state_leaves_nothing_behind() {
     for prepare in prepare {
         let mut bench = Bench::new();
         prepare(&mut bench);
-        let mut pending = bench.connection.end(bench.now, &mut bench.report, &mut bench.fabric);
+        let mut pending = bench.connection.end(bench.now, &mut bench.report, &mut bench.fabrics);
         while pending {
             let mut attended = Attended { role: &mut Idle, report: &mut bench.report };
-            drive(&mut attended, &mut bench.fabric, bench.now, &mut bench.events).unwrap();
-            pending = !bench.connection.turn_end(bench.now, &mut bench.report, &mut bench.fabric);
+            drive(&mut attended, bench.fabrics.fabric(), bench.now, &mut bench.events).unwrap();
+            pending = !bench.connection.turn_end(bench.now, &mut bench.report, &mut bench.fabrics);
         }
-        assert_eq!(bench.fabric.holdings(), bench.empty);
+        assert_eq!(bench.fabrics.fabric().holdings(), bench.empty);
     }
+}
+
+#[test]
+fn a_broker_that_comes_back_on_another_fabric_is_followed() {
+    let mut bench = Bench::choosing(FabricChoice::Auto);
+    for fabric in ["verbs", "soft", "soft", "verbs"] {
+        bench.fabric = fabric;
+        bench.up();
+        bench.broker.close(bench.link.unwrap());
+        assert!(matches!(bench.settle().as_slice(), [Change::Disconnected(_)]));
+        assert_eq!(bench.fabrics.fabric().holdings(), bench.empty);
+        bench.now.time = bench.connection.timeout().unwrap();
+    }
+    assert_eq!(bench.moves, ["verbs", "soft", "verbs"]);
+}
+
+#[test]
+fn a_fabric_that_was_not_offered_is_not_taken() {
+    let mut bench = Bench::new();
+    bench.fabric = "verbs";
+    bench.dialled();
+    bench.say(&Bootstrap::Welcome {
+        instance: 1,
+        session: 1,
+        generation: 1,
+        fabric: "verbs".into(),
+        endpoint: vec![],
+        receive_slots: 6,
+        receive_size: CONTROL_SLOT,
+        offers: 0,
+    });
+    let changes = bench.settle();
+    let [Change::Unreachable(cause)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert!(cause.kind() == ErrorKind::Handshake && cause.to_string().contains("\"verbs\", which was not offered"));
+}
+
+#[test]
+fn a_broker_of_another_version_is_told_by_both_versions() {
+    let mut bench = Bench::new();
+    bench.dialled();
+    let mut frame = Bootstrap::Refused { code: Code::Version.number(), text: String::new() }.encode().unwrap();
+    frame[3] = VERSION + 1;
+    bench.stream.as_mut().unwrap().write_all(&frame).unwrap();
+    let changes = bench.settle();
+    let [Change::Unreachable(cause)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert!(matches!(cause, Error::Version { theirs, ours, .. } if (*theirs, *ours) == (VERSION + 1, VERSION)));
+    assert!(!cause.is_retryable());
 }

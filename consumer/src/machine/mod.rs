@@ -226,9 +226,27 @@ impl ConsumerMachine {
         self.lasting.landing.provide(memory);
     }
 
+    /// The landing memory goes with its fabric: it is asked for anew. There is no session, and no output waits.
+    pub fn landing_lost(&mut self) {
+        self.lasting.landing = Landing::new(self.config.landing);
+    }
+
     /// No view of a retired arena is left: it may be written again.
     pub fn arena_free(&mut self, local: LocalId, slot: u32) {
         self.lasting.landing.give_back(local, slot);
+    }
+}
+
+#[cfg(test)]
+impl ConsumerMachine {
+    /// Makes an output wait, as if it had been read.
+    pub(crate) fn put_output(&mut self, output: Output) {
+        self.lasting.outputs.push(output);
+    }
+
+    /// What landing memory it would ask for, now that it knows the longest batch.
+    pub(crate) fn wanted(&mut self, batch_max: u32) -> Option<Output> {
+        self.lasting.landing.want(batch_max)
     }
 }
 

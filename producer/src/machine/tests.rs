@@ -292,6 +292,29 @@ fn a_large_batch_is_offered_behind_its_bind_and_unbound_when_it_was_read() {
 }
 
 #[test]
+fn an_offer_that_was_not_answered_is_made_again_from_memory_of_the_next_fabric() {
+    let mut bench = Bench::new();
+    bench.open(1, 0);
+    bench.submit(100_000);
+    assert!(matches!(bench.work.front(), Some((_, Work::Bind { .. }))));
+    bench.down();
+    bench.machine.memory_lost();
+    bench.fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+    // So that no id of the former fabric happens to be one of this.
+    let first = bench.fabric.domain().unwrap();
+    bench.fabric.shared(first, 4096).unwrap();
+    bench.domain = bench.fabric.domain().unwrap();
+    bench.open(1, 0);
+    let Some((_, Work::Bind { span, .. })) = bench.work.front().copied() else { panic!("it is lent again") };
+    let mut bytes = vec![0; span.len as usize];
+    bench.fabric.load(span, &mut bytes);
+    assert_eq!(Batch::read(&bytes).expect("the batch is in it").header().number, 1);
+    bench.complete_work();
+    bench.tell(committed([1]));
+    assert_eq!(bench.outcomes(), [(1, Ok(10))]);
+}
+
+#[test]
 fn batches_behind_an_offer_that_cannot_be_made_yet_wait_for_it() {
     let mut bench = Bench::new();
     bench.open(1, 0);
