@@ -81,16 +81,16 @@ pub(super) fn a_kept_key_is_refused_for_1000_epochs_if_windows_are_replaced_in_t
 pub(super) fn a_posted_key_is_known_at_once_and_opens_once_its_bind_is_done(backend: &dyn Backend) -> Check {
     let mut pair = Pair::new(backend)?;
     let window = pair.window()?;
-    let next = pair.owner.fabric.key(window).next();
-    let from = pair.remote(next, 0, 8);
+    let before = pair.owner.fabric.key(window);
+    let from = pair.remote(before.next(), 0, 8);
     pair.expect_refusal(from)?;
     let span = pair.span(0, POOL);
     let op = pair.owner.post(Work::Bind { window, span, access: Access::Read })?;
     let known = pair.owner.fabric.key(window);
-    ensure!(known == next, "a posted bind is to give {next}, and the window says {known}");
+    ensure!(known != before, "a bind was posted, and the window still says {before}");
     let result = pair.owner_result(op)?;
-    ensure!(result == Ok(Outcome::Bound(next)), "the bind ended with {result:?}");
-    pair.expect_read(next, 0, 8)
+    ensure!(result == Ok(Outcome::Bound(known)), "the bind that was to give {known} ended with {result:?}");
+    pair.expect_read(known, 0, 8)
 }
 
 pub(super) fn a_flushed_bind_restores_the_key(backend: &dyn Backend) -> Check {
