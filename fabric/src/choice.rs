@@ -81,8 +81,12 @@ impl FabricOptions {
 
     #[cfg(feature = "verbs")]
     fn verbs(&self, device: Option<&str>) -> Result<Box<dyn Fabric + Send>, FabricError> {
-        let config =
-            VerbsConfig { device: device.map(str::to_owned), address: self.address, huge_pages: self.huge_pages };
+        let config = VerbsConfig {
+            device: device.map(str::to_owned),
+            address: self.address,
+            huge_pages: self.huge_pages,
+            strategy: None,
+        };
         Ok(Box::new(VerbsFabric::open(&config)?))
     }
 

@@ -30,11 +30,15 @@ mod port;
 mod post;
 mod progress;
 mod queues;
+mod report;
 mod status;
 mod sys;
+mod target;
+mod trial;
 mod window;
 
 pub use fabric::{VerbsConfig, VerbsFabric};
+pub use target::VerbsTarget;
 
 #[cfg(doc)]
 use crate::Fabric;

@@ -39,7 +39,7 @@ pub struct NotMeasured {
 }
 
 impl NotMeasured {
-    pub(super) fn because(reason: impl Into<String>) -> Self {
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
 }
@@ -94,7 +94,7 @@ pub struct DeviceReport {
 }
 
 /// How keys are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// A bind of a type-1 memory window for each key.
     Windows,

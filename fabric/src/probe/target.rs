@@ -7,6 +7,8 @@ use super::{
 };
 use crate::conformance::{Backend, Failure};
 use crate::soft::{Pipe, SoftConfig, SoftFabric};
+#[cfg(feature = "verbs")]
+use crate::verbs::{VerbsConfig, VerbsTarget};
 use crate::{Fabric, FabricOptions, Stream};
 
 /// A target that was opened.
@@ -35,6 +37,18 @@ pub fn open(options: &FabricOptions) -> Result<OpenedTarget, ProbeError> {
     let opened = options
         .open()
         .map_err(|source| ProbeError::Open { name: options.choice.to_string(), source: source.into() })?;
+    #[cfg(feature = "verbs")]
+    if let Some(device) = opened.fabric.name().strip_prefix("verbs:") {
+        let config = VerbsConfig {
+            device: Some(device.to_owned()),
+            address: options.address,
+            huge_pages: options.huge_pages,
+            strategy: None,
+        };
+        let target = VerbsTarget::open(config)
+            .map_err(|source| ProbeError::Open { name: options.choice.to_string(), source: source.into() })?;
+        return Ok(OpenedTarget { target: Box::new(target), fallback: opened.fallback });
+    }
     let config = SoftConfig { huge_pages: options.huge_pages, ..SoftConfig::default() };
     Ok(OpenedTarget { target: Box::new(SoftTarget { config }), fallback: opened.fallback })
 }

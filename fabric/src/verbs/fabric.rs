@@ -11,9 +11,11 @@ use super::failure::failed;
 use super::port::{Found, Port, find};
 use super::queues::Queues;
 use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
+use super::trial::{self, Refusal};
 use super::window::Window;
 use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
 use crate::poller::{Poller, Ready};
+use crate::probe::{Strategy, StrategyReport};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
@@ -44,6 +46,8 @@ pub struct VerbsConfig {
     pub address: Option<IpAddr>,
     /// The pages of shared memory.
     pub huge_pages: HugePages,
+    /// How keys are made; without one, by type-1 windows if the device has them and they work, else by registrations.
+    pub strategy: Option<Strategy>,
 }
 
 /// A protection domain.
@@ -78,10 +82,10 @@ pub struct VerbsFabric {
     pub(super) domains: Table<DomainId, Domain>,
     pub(super) queues: Queues,
     pub(super) context: Arc<Context>,
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) port: Port,
     huge_pages: HugePages,
-    by_registration: bool,
+    pub(super) strategy: StrategyReport,
     bounds_enforced: bool,
     pub(super) poller: Poller,
     pub(super) waker: Waker,
@@ -106,12 +110,63 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// A fabric with nothing in it.
+    /// A fabric with nothing in it, on a device that was tried out.
     ///
     /// # Errors
     ///
     /// There is no such device, it has no port that works, or it cannot do what the bus needs.
     pub fn open(config: &VerbsConfig) -> Result<Self, FabricError> {
+        let mut fabric = Self::untried(config)?;
+        if let Some(strategy) = config.strategy {
+            fabric.try_out(strategy, "it was asked for".into()).map_err(|refusal| fabric.useless(strategy, refusal))?;
+            return Ok(fabric);
+        }
+        let why = match fabric.windows_offered() {
+            Err(why) => why,
+            Ok(why) => match fabric.try_out(Strategy::Windows, why) {
+                Ok(()) => return Ok(fabric),
+                Err(refusal) => refusal.in_words(),
+            },
+        };
+        let why = format!("type-1 memory windows cannot be used: {why}");
+        tracing::info!(device = fabric.context.name(), why, "keys are made by registrations");
+        let strategy = Strategy::Registrations;
+        fabric.try_out(strategy, why).map_err(|refusal| fabric.useless(strategy, refusal))?;
+        Ok(fabric)
+    }
+
+    /// What the device says of its windows: whether it is worth trying, and why or why not.
+    fn windows_offered(&self) -> Result<String, String> {
+        let Limits { windows, type_1_windows, .. } = self.limits;
+        match (windows, type_1_windows) {
+            (0, _) => Err("the device has none (max_mw is 0)".into()),
+            (_, false) => Err("the device says that it has none (no MEM_WINDOW among its capabilities)".into()),
+            (_, true) => {
+                Ok("the device has type-1 memory windows, and a bind, READs and a rebind went as they have to".into())
+            }
+        }
+    }
+
+    /// Tries a strategy out, and keeps it if it works.
+    fn try_out(&mut self, strategy: Strategy, reason: String) -> Result<(), Refusal> {
+        self.strategy = StrategyReport { strategy, reason };
+        let findings = trial::run(self)?;
+        self.bounds_enforced = findings.bounds_enforced;
+        Ok(())
+    }
+
+    fn useless(&self, strategy: Strategy, refusal: Refusal) -> FabricError {
+        match refusal {
+            Refusal::Object(error) => error,
+            Refusal::Behaviour(what) => FabricError::NoDevice {
+                what: format!("{} cannot lend memory by {}: {what}", self.context.name(), words(strategy)),
+                advice: "update its firmware, driver and rdma-core, or name another device".into(),
+            },
+        }
+    }
+
+    /// A fabric whose device was not tried out.
+    fn untried(config: &VerbsConfig) -> Result<Self, FabricError> {
         let Found { context, limits, port } = find(config.device.as_deref(), config.address)?;
         let system = |what| move |source| FabricError::System { what, source };
         let waker = Waker::new().map_err(system("eventfd"))?;
@@ -134,7 +189,7 @@ impl VerbsFabric {
             limits,
             port,
             huge_pages: config.huge_pages,
-            by_registration: false,
+            strategy: StrategyReport { strategy: Strategy::Windows, reason: "nothing was tried yet".into() },
             bounds_enforced: false,
             poller,
             waker,
@@ -149,6 +204,27 @@ impl VerbsFabric {
             polled: Polled::new(),
             ready: Vec::new(),
         })
+    }
+
+    fn by_registration(&self) -> bool {
+        self.strategy.strategy == Strategy::Registrations
+    }
+
+    /// Every endpoint.
+    pub(super) fn links(&self) -> Vec<LinkId> {
+        self.endpoints.iter().map(|(link, _)| link).collect()
+    }
+
+    /// Frees all that is left once no endpoint is: windows before regions, regions before domains.
+    pub(super) fn free_everything(&mut self) -> Result<(), FabricError> {
+        let windows: Vec<_> = self.windows.iter().map(|(window, _)| window).collect();
+        windows.into_iter().try_for_each(|window| self.free_window(window))?;
+        let shareds: Vec<_> = self.shareds.iter().map(|(shared, _)| shared).collect();
+        shareds.into_iter().try_for_each(|shared| self.free_shared(shared))?;
+        let locals: Vec<_> = self.locals.iter().map(|(local, _)| local).collect();
+        locals.into_iter().try_for_each(|local| self.free_local(local))?;
+        let domains: Vec<_> = self.domains.iter().map(|(domain, _)| domain).collect();
+        domains.into_iter().try_for_each(|domain| self.free_domain(domain))
     }
 
     /// How many READs an endpoint answers at once.
@@ -205,6 +281,15 @@ impl VerbsFabric {
         Ok(self.shareds.insert(Shared { domain, region: Arc::new(region), memory }))
     }
 
+    /// Asks the device to deregister shared memory, whatever is bound to it.
+    pub(super) fn deregister_regardless(&mut self, shared: SharedId) -> std::io::Result<()> {
+        for (_, window) in self.windows.iter_mut() {
+            window.forget(shared);
+        }
+        let region = self.shareds.get_mut(shared).and_then(|shared| Arc::get_mut(&mut shared.region));
+        region.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ResourceBusy))?.close()
+    }
+
     /// The number of a connection's first packet.
     fn random_packet() -> Result<u32, FabricError> {
         let mut bytes = [0; 4];
@@ -232,6 +317,14 @@ impl VerbsFabric {
             reads_out: (self.limits.reads_out.min(READS_AT_ONCE) as u8).min(peer.reads_in),
             reads_in: self.reads_in(),
         })
+    }
+}
+
+/// A strategy in words for an operator.
+const fn words(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Windows => "type-1 memory windows",
+        Strategy::Registrations => "a registration for each key",
     }
 }
 
@@ -294,11 +387,15 @@ impl Fabric for VerbsFabric {
         &self.name
     }
 
+    fn strategy(&self) -> &str {
+        words(self.strategy.strategy)
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             bounds_enforced: self.bounds_enforced,
             read_max: self.read_max(),
-            windows_max: if self.by_registration { self.limits.regions } else { self.limits.windows },
+            windows_max: if self.by_registration() { self.limits.regions } else { self.limits.windows },
         }
     }
 
@@ -340,7 +437,7 @@ impl Fabric for VerbsFabric {
 
     fn window(&mut self, domain: DomainId) -> Result<WindowId, FabricError> {
         let object = &self.find_domain(domain)?.object;
-        let window = Window::new(domain, object, self.by_registration).map_err(self.failed("ibv_alloc_mw"))?;
+        let window = Window::new(domain, object, self.by_registration()).map_err(self.failed("ibv_alloc_mw"))?;
         Ok(self.windows.insert(window))
     }
 

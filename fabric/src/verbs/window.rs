@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::sys::{self, BindSpan, QueuePair, Region};
-use crate::{Access, DomainId, Key, Outcome, SharedSpan, WorkError};
+use crate::{Access, DomainId, Key, Outcome, SharedId, SharedSpan, WorkError};
 
 /// A key that opens nothing on any device: what a window has that is lent by registrations and not bound.
 const NO_KEY: Key = Key(0);
@@ -176,6 +176,11 @@ impl Window {
     /// The completion of what was executed here is reported.
     pub(super) fn release(&mut self) {
         self.busy = false;
+    }
+
+    /// Lets go of shared memory that it stays bound to.
+    pub(super) fn forget(&mut self, shared: SharedId) {
+        self.binding.take_if(|binding| binding.span.shared == shared);
     }
 
     /// Deallocates it: its key is dead from then on.

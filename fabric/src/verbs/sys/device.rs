@@ -112,8 +112,9 @@ pub(in crate::verbs) fn device_names() -> io::Result<Vec<String>> {
 }
 
 /// What a device can hold, as far as it says so itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::verbs) struct Limits {
+    pub(in crate::verbs) firmware: String,
     pub(in crate::verbs) queue_pairs: u32,
     pub(in crate::verbs) queue_entries: u32,
     pub(in crate::verbs) completion_queues: u32,
@@ -196,7 +197,9 @@ impl Context {
         check(unsafe { ib::ibv_query_device(self.raw(), &mut limits) })?;
         let count = |count: libc::c_int| u32::try_from(count).unwrap_or(0);
         let has = |flag: ib::ibv_device_cap_flags| limits.device_cap_flags & flag.0 != 0;
+        let firmware: Vec<u8> = limits.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
         Ok(Limits {
+            firmware: String::from_utf8_lossy(&firmware).into_owned(),
             queue_pairs: count(limits.max_qp),
             queue_entries: count(limits.max_qp_wr),
             completion_queues: count(limits.max_cq),
