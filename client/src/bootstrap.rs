@@ -162,6 +162,9 @@ impl Bootstrapper {
                         return Ok(Polled::Pending);
                     }
                     Ok(socket) => {
+                        if let Err(error) = socket.watch_host() {
+                            tracing::debug!(server = %target.server, %error, "cannot have its host watched");
+                        }
                         let offered = fabrics.offer(socket.leaves_from())?;
                         let mut wire = Wire::new(socket);
                         let hello = hello(plan, offered);

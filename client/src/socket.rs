@@ -8,7 +8,7 @@ use std::path::Path;
 use std::vec;
 
 use keyway_fabric::{Stream, Watch};
-use keyway_schema::bootstrap::{Bootstrap, BootstrapError, PREAMBLE};
+use keyway_schema::bootstrap::{Bootstrap, BootstrapError, HOST_ASKED_AFTER, HOST_SILENCE_MAX, PREAMBLE};
 
 /// A connected, nonblocking stream.
 #[derive(Debug)]
@@ -38,6 +38,20 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+
+    /// Asks the system to end the stream when the peer's host is gone. One that is broken already refuses, and the next read tells.
+    pub(crate) fn watch_host(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                let socket = socket2::SockRef::from(stream);
+                let asked = socket2::TcpKeepalive::new().with_time(HOST_ASKED_AFTER).with_interval(HOST_ASKED_AFTER);
+                socket.set_tcp_keepalive(&asked)?;
+                socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX))
+            }
+            // Its peer is on this host.
+            Self::Unix(_) => Ok(()),
         }
     }
 
@@ -266,6 +280,19 @@ mod tests {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = finish(Dialling::addresses(vec![dead, alive.local_addr().unwrap()])).unwrap();
         assert_eq!(socket.peer(), alive.local_addr().ok());
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_given_up_by_the_system() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = finish(Dialling::tcp(&listener.local_addr().unwrap().to_string()).unwrap()).unwrap();
+        socket.watch_host().unwrap();
+        let Socket::Tcp(stream) = &socket else { panic!("it was dialled over TCP") };
+        let options = socket2::SockRef::from(stream);
+        assert!(options.keepalive().unwrap());
+        assert_eq!(options.tcp_keepalive_time().unwrap(), HOST_ASKED_AFTER);
+        assert_eq!(options.tcp_keepalive_interval().unwrap(), HOST_ASKED_AFTER);
+        assert_eq!(options.tcp_user_timeout().unwrap(), Some(HOST_SILENCE_MAX));
     }
 
     #[test]

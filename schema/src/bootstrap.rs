@@ -15,10 +15,20 @@
 
 #![allow(missing_docs, reason = "rkyv's derive makes items of an enum's fields that it does not document")]
 
+use std::time::Duration;
+
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::limits::{BOOTSTRAP_MAX, CLIENT_NAME_MAX, CONTROL_SLOT, ENDPOINT_ADDRESS_MAX, RECEIVE_SLOTS_MIN, VERSION};
+
+/// How long a bootstrap stream is silent until the system asks whether the peer's host is still there, and between two such questions. A
+/// process that does not run is answered for by its system.
+pub const HOST_ASKED_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a host may leave that, or what was sent, unanswered until the stream ends: so a peer whose cable or power is gone is
+/// noticed about as soon as one that has died.
+pub const HOST_SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// The first bytes of a bootstrap stream.
 pub const PREAMBLE: [u8; 8] = *b"KEYWAY/B";

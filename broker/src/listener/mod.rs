@@ -212,6 +212,7 @@ async fn greet(socket: &mut Socket, deadline: Instant, shared: &Shared) -> Resul
         Ok(recognised) => match recognised? {
             Greeting::Data(token) => Ok(Greeted::Data(token)),
             Greeting::Bootstrap => {
+                socket.watch_host();
                 let opened = timeout_at(deadline, bootstrap(socket, &shared.inbox, &shared.fabric)).await;
                 let late = || refusal(Code::Timeout, format!("the bootstrap was not done within {:?}", shared.timeout));
                 Ok(Greeted::Session(opened.map_err(|_| late())??))

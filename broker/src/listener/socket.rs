@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
 
 use keyway_fabric::Stream;
+use keyway_schema::bootstrap::{HOST_ASKED_AFTER, HOST_SILENCE_MAX};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -106,6 +107,20 @@ impl Socket {
         Ok(())
     }
 
+    /// Asks the system to end a bootstrap stream when the client's host is gone. A data stream has no such limit: a client that does not
+    /// run reads nothing, and what waits for it there is no sign of a dead host.
+    pub(super) fn watch_host(&self) {
+        let Self::Tcp(stream) = self else { return };
+        let asked = TcpKeepalive::new().with_time(HOST_ASKED_AFTER).with_interval(HOST_ASKED_AFTER);
+        let socket = SockRef::from(stream);
+        let watched =
+            socket.set_tcp_keepalive(&asked).and_then(|()| socket.set_tcp_user_timeout(Some(HOST_SILENCE_MAX)));
+        // A connection that is gone already refuses this, and the next read will tell.
+        if let Err(error) = watched {
+            tracing::debug!(%error, "cannot have the host of a client watched");
+        }
+    }
+
     /// The stream itself, nonblocking, for the fabric.
     pub(super) fn into_stream(self) -> io::Result<Stream> {
         match self {
@@ -134,5 +149,26 @@ impl fmt::Display for Peer {
             Self::Unix(None) => f.write_str("a process of this host"),
             Self::InProcess => f.write_str("this process"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_host_of_a_client_that_does_not_answer_is_given_up_by_the_system() {
+        let mut port = Port::Tcp(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let Port::Tcp(listener) = &port else { unreachable!("it was just made") };
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = port.accept().await.unwrap().expect("a client has connected");
+        let Socket::Tcp(stream) = &socket else { panic!("it came over TCP") };
+        let options = SockRef::from(stream);
+        assert_eq!(options.tcp_user_timeout().unwrap(), None, "it may be a data stream");
+        socket.watch_host();
+        assert!(options.keepalive().unwrap());
+        assert_eq!(options.tcp_keepalive_time().unwrap(), HOST_ASKED_AFTER);
+        assert_eq!(options.tcp_keepalive_interval().unwrap(), HOST_ASKED_AFTER);
+        assert_eq!(options.tcp_user_timeout().unwrap(), Some(HOST_SILENCE_MAX));
     }
 }
