@@ -1,45 +1,59 @@
-//! How fast the software fabric serves READs: both sides on one thread, over a pipe and over a Unix socket.
+//! How fast a fabric serves READs, both sides on one thread: the software fabric, over a pipe and over a Unix socket, or the
+//! one that is named.
 //!
-//! `cargo run --release -p keyway-fabric --example read_rate`
+//! `cargo run --release -p keyway-fabric --example read_rate [-- verbs:DEVICE]` (with `--features verbs`)
 
 use std::error::Error;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use keyway_fabric::soft::{Pipe, SoftConfig, SoftFabric};
+use keyway_fabric::soft::Pipe;
 use keyway_fabric::{
-    Access, EndpointConfig, Event, Fabric, LinkId, LocalSpan, Memory, Op, Outcome, RemoteSpan, SharedSpan, Stream,
-    SystemClock, Target, Work,
+    Access, EndpointConfig, Event, Fabric, FabricChoice, FabricOptions, LinkId, LocalSpan, Op, Outcome, RemoteSpan,
+    SharedSpan, Stream, SystemClock, Target, Work,
 };
 
 const POOL: u64 = 4 * 1024 * 1024;
 const MEASURED: Duration = Duration::from_secs(1);
 
 struct Side {
-    fabric: SoftFabric,
+    fabric: Box<dyn Fabric + Send>,
     link: LinkId,
     events: Vec<Event>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let choice: FabricChoice = std::env::args().nth(1).as_deref().unwrap_or("soft").parse()?;
+    let options = FabricOptions::new(choice);
     for (len, depth) in [(64, 32), (1024, 32), (64 * 1024, 8), (1024 * 1024, 2)] {
-        let (left, right) = Pipe::pair()?;
-        report("pipe", len, depth, measure(Stream::Memory(left), Stream::Memory(right), len, depth)?);
-        let (left, right) = UnixStream::pair()?;
-        report("unix", len, depth, measure(Stream::Unix(left), Stream::Unix(right), len, depth)?);
+        if options.open()?.fabric.needs_stream() {
+            let (left, right) = Pipe::pair()?;
+            let streams = (Stream::Memory(left), Stream::Memory(right));
+            report("pipe", len, depth, measure(&options, Some(streams), len, depth)?);
+            let (left, right) = UnixStream::pair()?;
+            let streams = (Stream::Unix(left), Stream::Unix(right));
+            report("unix", len, depth, measure(&options, Some(streams), len, depth)?);
+        } else {
+            report("device", len, depth, measure(&options, None, len, depth)?);
+        }
     }
     Ok(())
 }
 
-fn report(stream: &str, len: u32, depth: u32, reads_a_second: f64) {
-    let bytes = reads_a_second * f64::from(len) / 1e9;
-    println!("{stream}: {len:>8} bytes, {depth:>2} outstanding: {reads_a_second:>10.0} READs/s, {bytes:.2} GB/s");
+fn report(way: &str, len: u32, depth: u32, reads_a_second: f64) {
+    let bytes = reads_a_second * f64::from(len) / 1e6;
+    println!("{way}: {len:>8} bytes, {depth:>2} outstanding: {reads_a_second:>10.0} READs/s, {bytes:>8.1} MB/s");
 }
 
 /// READs a second.
-fn measure(left: Stream, right: Stream, len: u32, depth: u32) -> Result<f64, Box<dyn Error>> {
-    let mut owner = SoftFabric::new(SoftConfig::default())?;
-    let mut reader = SoftFabric::new(SoftConfig::default())?;
+fn measure(
+    options: &FabricOptions,
+    streams: Option<(Stream, Stream)>,
+    len: u32,
+    depth: u32,
+) -> Result<f64, Box<dyn Error>> {
+    let mut owner = options.open()?.fabric;
+    let mut reader = options.open()?.fabric;
     let (owner_domain, reader_domain) = (owner.domain()?, reader.domain()?);
     let pool = owner.shared(owner_domain, POOL)?;
     let local = reader.local(reader_domain, depth, len)?;
@@ -48,8 +62,10 @@ fn measure(left: Stream, right: Stream, len: u32, depth: u32) -> Result<f64, Box
     let (reader_link, reader_address) = reader.endpoint(EndpointConfig { domain: reader_domain, ..config })?;
     owner.connect(owner_link, &reader_address)?;
     reader.connect(reader_link, &owner_address)?;
-    owner.attach(owner_link, left)?;
-    reader.attach(reader_link, right)?;
+    if let Some((left, right)) = streams {
+        owner.attach(owner_link, left)?;
+        reader.attach(reader_link, right)?;
+    }
 
     let window = owner.window(owner_domain)?;
     let span = SharedSpan { shared: pool, offset: 0, len: POOL };

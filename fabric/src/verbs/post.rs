@@ -8,7 +8,12 @@ use super::failure::failed;
 use super::sys::{Buffer, Region};
 use super::window::Binding;
 use crate::memory::Use;
-use crate::{Access, DomainId, FabricError, LinkId, LocalSpan, Op, SharedSpan, Target, WindowId, Work, WorkError};
+use crate::{
+    Access, DomainId, FabricError, LinkId, LocalSpan, Op, Outcome, SharedSpan, Target, WindowId, Work, WorkError,
+};
+
+/// How work will end, if that is known when it is posted.
+type Known = Option<Result<Outcome, WorkError>>;
 
 impl VerbsFabric {
     pub(super) fn post_work(&mut self, link: LinkId, op: Op, work: Work) -> Result<(), FabricError> {
@@ -44,11 +49,7 @@ impl VerbsFabric {
     }
 
     /// Checks work for the send queue and lays claim to what it uses. Gives an error with it if it is already known to fail.
-    fn prepare(
-        &mut self,
-        domain: DomainId,
-        work: Work,
-    ) -> Result<(Job, Option<Result<crate::Outcome, WorkError>>), FabricError> {
+    fn prepare(&mut self, domain: DomainId, work: Work) -> Result<(Job, Known), FabricError> {
         let job = match work {
             Work::Send { from } => {
                 if from.len > self.port.message_max {
@@ -79,14 +80,7 @@ impl VerbsFabric {
                 }
             }
             Work::Bind { window, span, access } => return self.prepare_bind(domain, window, span, access),
-            Work::Unbind { window } => {
-                self.expect_free(window, domain)?;
-                self.make_anchor(domain)?;
-                let device = self.context.name();
-                let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
-                found.announce(None).map_err(|error| failed("ibv_alloc_mw", device, error))?;
-                Job::Bind { window, to: None }
-            }
+            Work::Unbind { window } => return self.prepare_unbind(domain, window),
             Work::Recv { .. } => unreachable!("receives have a queue of their own"),
         };
         Ok((job, None))
@@ -98,24 +92,46 @@ impl VerbsFabric {
         window: WindowId,
         span: SharedSpan,
         access: Access,
-    ) -> Result<(Job, Option<Result<crate::Outcome, WorkError>>), FabricError> {
+    ) -> Result<(Job, Known), FabricError> {
         self.expect_free(window, domain)?;
         let region = self.region_of(span, domain)?;
-        let device = self.context.name();
         let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
         // Not every device adds address and length up in enough bits, so it is not asked.
         let fits = within(&region, span);
         let lends = fits && found.is_registration() && access == Access::Read && span.len > 0;
-        let own = match region.shared().filter(|_| lends) {
-            Some(memory) => {
-                let own = Region::lent(region.domain(), memory, (span.offset, span.len), access);
-                Some(own.map_err(|error| failed("ibv_reg_mr (to lend a range)", device, error))?)
-            }
-            None => None,
+        let own = region.shared().filter(|_| lends).map(|memory| {
+            let range = (span.offset, span.len);
+            Region::lent(region.domain(), memory, range, access)
+                .map_err(|error| ("ibv_reg_mr (to lend a range)", error))
+        });
+        let (own, refused) = match own.transpose() {
+            Ok(own) => (own, None),
+            Err(refused) => (None, Some(refused)),
         };
         let binding = Binding { span, access, region, own };
-        found.announce(Some(&binding)).map_err(|error| failed("ibv_alloc_mw", device, error))?;
-        Ok((Job::Bind { window, to: Some(binding) }, (!fits).then_some(Err(WorkError::Bind))))
+        let announced = found.announce(Some(&binding)).map_err(|error| ("ibv_alloc_mw", error));
+        let known = match refused.or(announced.err()) {
+            Some((verb, error)) => self.known_refusal(window, verb, error),
+            None if fits => None,
+            None => Some(Err(WorkError::Bind)),
+        };
+        Ok((Job::Bind { window, to: Some(binding) }, known))
+    }
+
+    fn prepare_unbind(&mut self, domain: DomainId, window: WindowId) -> Result<(Job, Known), FabricError> {
+        self.expect_free(window, domain)?;
+        self.make_anchor(domain)?;
+        let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
+        let announced = found.announce(None);
+        let known = announced.err().and_then(|error| self.known_refusal(window, "ibv_alloc_mw", error));
+        Ok((Job::Bind { window, to: None }, known))
+    }
+
+    /// The device had nothing left for a bind. That ends one endpoint, in its turn, and not whoever has posted it.
+    fn known_refusal(&self, window: WindowId, verb: &'static str, error: std::io::Error) -> Known {
+        let error = failed(verb, self.context.name(), error);
+        tracing::error!(%window, source = ?std::error::Error::source(&error), "{error}");
+        Some(Err(WorkError::Device))
     }
 
     /// The window is there, of that domain, and has no bind or unbind outstanding.

@@ -84,8 +84,10 @@ impl Window {
         self.binding.iter().chain(self.doubt.iter().flatten()).map(|binding| binding.span)
     }
 
-    /// Says which key the next bind or unbind will yield. The window is busy until it is settled.
+    /// Says which key the next bind or unbind will yield. Whether or not it can be done, the window is busy until it is settled.
     pub(super) fn announce(&mut self, to: Option<&Binding>) -> io::Result<()> {
+        self.busy = true;
+        self.posted = self.current;
         if self.doubt.is_some() {
             // Which key the device counts on from is not known, so the window is replaced underneath. The one that is
             // bound, or in doubt, lends until then.
@@ -98,7 +100,6 @@ impl Window {
             self.doubt = None;
             self.binding = None;
         }
-        self.busy = true;
         self.posted = match &self.means {
             Means::Window(_) => self.current.next(),
             Means::Registration => to.and_then(|binding| binding.own.as_ref()).map_or(NO_KEY, Region::key),

@@ -2,7 +2,12 @@
 //!
 //! Which device that is, `KEYWAY_VERBS_DEVICE` says; without it, the first one that works. The tests are listed at run time, by
 //! `libtest-mimic`, so that those that cannot run (there is no device, or it is known not to do what a case asks) are
-//! reported as ignored, with the reason, and never as passed.
+//! reported as ignored, with the reason, and never as passed. After each test the kernel is asked what it still holds for this
+//! process.
+
+mod device;
+mod leftovers;
+mod stand;
 
 use std::process::ExitCode;
 
@@ -39,27 +44,50 @@ fn main() -> ExitCode {
             Err(missing) => println!("no test with {title} can run: {missing}"),
         }
         trials.extend(NAMES.iter().map(|(module, name)| case(&target, &format!("{title}::{module}::{name}"), name)));
+        trials.extend(device::TESTS.iter().map(|(name, run)| trial(&target, &format!("{title}::device::{name}"), run)));
+        let (name, run) = device::LEFTOVERS_SEEN;
+        let name = format!("{title}::device::{name}");
+        trials.push(if leftovers::are_visible() {
+            trial(&target, &name, run)
+        } else {
+            ignored(&name, "what tests leave behind is not looked at: `rdma resource show` does not work here")
+        });
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// A case of the suite as a test.
 fn case(target: &Result<VerbsTarget, String>, title: &str, name: &'static str) -> Trial {
-    let target = match target {
-        Ok(target) => target.clone(),
-        Err(missing) => return ignored(title, missing),
-    };
-    if let Some(deviation) = target.deviations().iter().find(|deviation| deviation.case == name) {
+    let deviations = target.as_ref().map(VerbsTarget::deviations).unwrap_or_default();
+    if let Some(deviation) = deviations.iter().find(|deviation| deviation.case == name) {
         return ignored(title, &deviation.reason);
     }
-    Trial::test(title, move || {
+    trial(target, title, move |target| {
         let case = Case::named(name).ok_or("the list of tests is the list of cases")?;
-        match case.run(&target) {
+        match case.run(target) {
             Verdict::Passed => Ok(()),
-            Verdict::Skipped { reason } => Err(format!("skipped while it ran: {reason}").into()),
-            Verdict::Failed(failure) => Err(failure.to_string().into()),
+            Verdict::Skipped { reason } => Err(format!("skipped while it ran: {reason}")),
+            Verdict::Failed(failure) => Err(failure.to_string()),
         }
     })
+}
+
+/// A test on the device, after which nothing may be left.
+fn trial(
+    target: &Result<VerbsTarget, String>,
+    title: &str,
+    run: impl FnOnce(&VerbsTarget) -> Result<(), String> + Send + 'static,
+) -> Trial {
+    match target {
+        Ok(target) => {
+            let target = target.clone();
+            Trial::test(title, move || {
+                run(&target)?;
+                Ok(leftovers::none()?)
+            })
+        }
+        Err(missing) => ignored(title, missing),
+    }
 }
 
 fn ignored(title: &str, reason: &str) -> Trial {
