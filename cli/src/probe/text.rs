@@ -45,7 +45,7 @@ impl fmt::Display for Text<'_> {
 fn says(device: &DeviceReport) -> Vec<(&'static str, String)> {
     let types = if device.window_types.is_empty() { "none".into() } else { device.window_types.join(", ") };
     let number = |number: Option<u64>| number.map(|number| number.to_string());
-    let bytes = |bytes: Option<u64>| bytes.map(size);
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| if bytes == u64::MAX { "no limit".into() } else { size(bytes) });
     let all = [
         ("device", device.name.clone()),
         ("firmware", device.firmware.clone()),

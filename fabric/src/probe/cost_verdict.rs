@@ -14,21 +14,22 @@ impl Report {
         };
         let binds = spread(&measured, |paired| paired.bind.p50);
         let registrations = spread(&measured, |paired| paired.registration.p50);
-        let consequence = match self.strategy.strategy {
-            Strategy::Windows => "Keyway registers its pool once, and binds a window for every key.",
-            Strategy::Registrations => {
-                "Every key costs a registration on this device: choose small segments, or long epochs."
+        let consequence = match (self.strategy.strategy, &self.costs.window) {
+            (Strategy::Windows, Ok(window)) => format!(
+                "Keyway registers its pool once, and binds a window for every key. A window takes {:.1?} to allocate and free, so \
+                 Keyway allocates windows ahead.",
+                window.p50
+            ),
+            (Strategy::Windows, Err(_)) => "Keyway registers its pool once, and binds a window for every key.".into(),
+            (Strategy::Registrations, _) => {
+                "A bind is a registration here, so a key is as dear as its range is large: choose small segments, or long \
+                 epochs."
+                    .into()
             }
-        };
-        let window = match &self.costs.window {
-            Ok(window) => {
-                format!(" A window takes {:.1?} to allocate and free, so Keyway allocates windows ahead.", window.p50)
-            }
-            Err(_) => String::new(),
         };
         format!(
             "Over all sizes, the median bind took {binds}, and the median registration {registrations}. A \
-             registration of the largest was worth {:.1} binds (median of the pairs). {consequence}{window}",
+             registration of the largest was worth {:.1} binds (median of the pairs). {consequence}",
             largest.ratio.p50
         )
     }

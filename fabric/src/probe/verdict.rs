@@ -55,7 +55,9 @@ impl Report {
             Line::of("bounds", "READs around a window, inside its region", &found.bounds, bounds),
             Line::of("outside_region", "READs outside the region", &found.outside_region, outside_region),
             Line::of("region_key", "the region's own key", &found.region_key, region_key),
-            Line::of("unknown_key", "keys that were never given", &found.unknown_key, unknown_key),
+            Line::of("unknown_key", "keys that were never given", &found.unknown_key, |answer| {
+                unknown_key(answer, windows)
+            }),
             Line::of("stale_key", "keys that were taken away", &found.stale_key, stale_key),
             Line::of("key_round", "the first key after many binds", &found.key_round, |round| {
                 key_round(round, windows)
@@ -169,13 +171,14 @@ fn region_key(answer: &Answer) -> Judged {
     )
 }
 
-fn unknown_key(answer: &Answer) -> Judged {
-    to_be_refused(
-        answer,
+fn unknown_key(answer: &Answer, windows: bool) -> Judged {
+    let refused = if windows {
         "A key opens nothing before its bind. It can be foretold all the same (a window's next key is its last one + 1), so \
-         Keyway hands no window of one session to another.",
-        "A guess opens the pool. Keyway must not be run here.",
-    )
+         Keyway hands no window of one session to another."
+    } else {
+        "A key opens nothing before it is given."
+    };
+    to_be_refused(answer, refused, "A guess opens the pool. Keyway must not be run here.")
 }
 
 fn stale_key(stale: &StaleKey) -> Judged {

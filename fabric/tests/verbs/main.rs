@@ -7,6 +7,7 @@
 
 mod device;
 mod leftovers;
+mod probed;
 mod stand;
 
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ fn main() -> ExitCode {
         }
         trials.extend(NAMES.iter().map(|(module, name)| case(&target, &format!("{title}::{module}::{name}"), name)));
         trials.extend(device::TESTS.iter().map(|(name, run)| trial(&target, &format!("{title}::device::{name}"), run)));
+        let name = format!("{title}::the_probe_finds_a_device_that_protects_memory");
+        trials.push(trial(&target, &name, probed::the_probe_finds_a_device_that_protects_memory));
         let (name, run) = device::LEFTOVERS_SEEN;
         let name = format!("{title}::device::{name}");
         trials.push(if leftovers::are_visible() {
