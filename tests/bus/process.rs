@@ -53,8 +53,16 @@ impl Binary {
     }
 }
 
-/// Builds both binaries in the profile of this test. Nothing is done if they are up to date.
+/// Where both binaries lie, if they were built beforehand; on a device there may be no compiler at hand.
+const BINARIES: &str = "KEYWAY_BINARIES";
+
+/// Builds both binaries in the profile and with the features of this test, unless that was done beforehand. Nothing is
+/// done if they are up to date.
 fn build() -> (PathBuf, PathBuf) {
+    let both = |directory: &Path| (directory.join("keyway-broker"), directory.join("keyway"));
+    if let Some(directory) = std::env::var_os(BINARIES) {
+        return both(Path::new(&directory));
+    }
     let program = std::env::current_exe().expect("a test knows its own program");
     // target/PROFILE/deps/PROGRAM
     let directory = program.ancestors().nth(2).expect("a test program lies in its profile's directory");
@@ -63,11 +71,14 @@ fn build() -> (PathBuf, PathBuf) {
     if directory.ends_with("release") {
         cargo.arg("--release");
     }
+    if cfg!(feature = "verbs") {
+        cargo.args(["--features", "verbs"]);
+    }
     let target = directory.parent().expect("a profile's directory lies in the target directory");
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     let status = cargo.status().expect("cargo can be run");
     assert!(status.success(), "the binaries cannot be built");
-    (directory.join("keyway-broker"), directory.join("keyway"))
+    both(directory)
 }
 
 /// The arguments of a command line without quotes.
