@@ -1,9 +1,9 @@
 //! The verbs fabric keeps the whole contract on the device at hand, in both ways of making keys.
 //!
-//! Which device that is, `KEYWAY_VERBS_DEVICE` says; without it, the first one that works. The tests are listed at run time, by
-//! `libtest-mimic`, so that those that cannot run (there is no device, or it is known not to do what a case asks) are
-//! reported as ignored, with the reason, and never as passed. After each test the kernel is asked what it still holds for this
-//! process.
+//! Which device that is, `KEYWAY_VERBS_DEVICE` says, and then it must work; without it, the first one that does. The tests are
+//! listed at run time, by `libtest-mimic`, so that those that cannot run (there is no device, or it is known not to do what a
+//! case asks) are reported as ignored, with the reason, and never as passed. After each test the kernel is asked what it still
+//! holds for this process.
 
 mod device;
 mod leftovers;
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     // One at a time: a device's queues are few, and the tests are to find what the one before has left behind.
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
+    let mut usable = false;
     for (title, strategy) in [("windows", Strategy::Windows), ("registrations", Strategy::Registrations)] {
         let config = VerbsConfig { device: device(), strategy: Some(strategy), ..VerbsConfig::default() };
         let target = VerbsTarget::open(config).map_err(|error| error.to_string());
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             Ok(target) => println!("{title}, on {}: {:?}", target.name(), target.strategy()),
             Err(missing) => println!("no test with {title} can run: {missing}"),
         }
+        usable |= target.is_ok();
         trials.extend(NAMES.iter().map(|(module, name)| case(&target, &format!("{title}::{module}::{name}"), name)));
         trials.extend(device::TESTS.iter().map(|(name, run)| trial(&target, &format!("{title}::device::{name}"), run)));
         let name = format!("{title}::the_probe_finds_a_device_that_protects_memory");
@@ -55,6 +57,11 @@ fn main() -> ExitCode {
         } else {
             ignored(&name, "what tests leave behind is not looked at: `rdma resource show` does not work here")
         });
+    }
+    if !usable && let Some(device) = device() {
+        // Whoever names a device wants it tested, and not to be told that nothing could be.
+        println!("{device} was asked for and cannot be used");
+        return ExitCode::FAILURE;
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
