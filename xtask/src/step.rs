@@ -2,9 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "a tool that tells how long things took reads the clock")]
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use crate::libclang;
 
 /// One thing to check.
 pub(crate) struct Step {
@@ -16,7 +20,7 @@ pub(crate) struct Step {
 /// How a step is carried out.
 pub(crate) enum Action {
     /// Cargo with these arguments and additional environment. Its output goes where ours goes.
-    Cargo { arguments: &'static [&'static str], environment: &'static [(&'static str, &'static str)] },
+    Cargo { arguments: Vec<&'static str>, environment: Vec<(&'static str, OsString)> },
     /// A check of our own; it prints what it found.
     Check(fn() -> Result<(), Failure>),
 }
@@ -74,7 +78,8 @@ impl Action {
     fn describe(&self) -> String {
         match self {
             Self::Cargo { arguments, environment } => {
-                let mut words: Vec<_> = environment.iter().map(|(name, value)| format!("{name}='{value}'")).collect();
+                let assign = |(name, value): &(&str, OsString)| format!("{name}='{}'", value.display());
+                let mut words: Vec<_> = environment.iter().map(assign).collect();
                 words.push(format!("cargo {}", arguments.join(" ")));
                 words.join(" ")
             }
@@ -86,7 +91,7 @@ impl Action {
         match self {
             Self::Cargo { arguments, environment } => {
                 let mut command = cargo();
-                command.args(*arguments).envs(environment.iter().copied());
+                command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
                 succeed(&mut command)
             }
             Self::Check(check) => check(),
@@ -98,6 +103,9 @@ impl Action {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.current_dir(workspace());
+    if let Some(directory) = libclang::hint() {
+        command.env(libclang::VARIABLE, directory);
+    }
     command
 }
 
@@ -106,11 +114,17 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root")
 }
 
+/// The file of this program. To be asked for once before anything is built: that may write the file anew, and then the system
+/// only knows that it was deleted.
+pub(crate) fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| std::env::current_exe().expect("a program knows where it lies"))
+}
+
 /// Where cargo puts what it builds.
 pub(crate) fn target() -> PathBuf {
     // This program lies in target/PROFILE/.
-    let program = std::env::current_exe().expect("a program knows where it lies");
-    program.ancestors().nth(2).expect("it lies in a profile's directory in the target directory").into()
+    program().ancestors().nth(2).expect("it lies in a profile's directory in the target directory").into()
 }
 
 /// Runs a command to its end.
@@ -129,4 +143,9 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
     } else {
         Err(Failure::Status { command: shown, status: output.status })
     }
+}
+
+/// Runs a command to its end, its messages going where ours go, and returns what it printed.
+pub(crate) fn output_shown(command: &mut Command) -> Result<Vec<u8>, Failure> {
+    output(command.stderr(Stdio::inherit()))
 }

@@ -1,5 +1,4 @@
-//! What building and testing need of the machine: a Rust toolchain with rustfmt and clippy, and a C compiler to link with.
-//! Nothing else today: no service, no device, no kernel module, no other package.
+//! What everything needs of the machine: a Rust toolchain with rustfmt and clippy, and a C compiler to link with.
 
 use std::process::Command;
 

@@ -22,6 +22,7 @@ use super::frames::Frame;
 use super::initramfs::{self, Share};
 use super::job::{Job, LOOK_AGAIN};
 use super::kernel::{self, Kernel};
+use crate::step::program;
 use crate::{interrupt, tools};
 
 /// The emulator.
@@ -87,11 +88,10 @@ pub(super) fn run(job: &Job, machine: Machine) -> Result<u8, Error> {
         return Err(Error::Missing { missing: missing.join(", ") });
     }
     let kernel = kernel::get()?;
-    let agent = std::env::current_exe().map_err(Error::file("cannot find this program", "/proc/self/exe"))?;
     let directory = tempfile::Builder::new().prefix("keyway-softroce-").tempdir();
     let directory = directory.map_err(Error::file("cannot make a directory in", std::env::temp_dir()))?;
     let shares = initramfs::shares(machine.writable);
-    initramfs::write(&directory.path().join("initramfs"), &kernel, &shares, &agent)?;
+    initramfs::write(&directory.path().join("initramfs"), &kernel, &shares, program())?;
 
     let mut guest = boot(&kernel, &directory, machine.memory_mib, &shares)?;
     guest.send(job)?;

@@ -26,7 +26,11 @@ pub(crate) use self::agent::serve;
 pub(crate) use self::error::Error;
 pub(crate) use self::job::Job;
 use crate::interrupt;
+use crate::step::{Failure, target, workspace};
 use crate::tools::Rights;
+
+/// A guest's memory if not said: a few brokers with their pools, and the programs that are run.
+pub(crate) const MEMORY_MIB: u32 = 2048;
 
 /// Where a command finds its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,6 +55,34 @@ pub(crate) struct Options {
     pub(crate) writable: Vec<PathBuf>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        let writable = vec![workspace().into(), target()];
+        Self { on: None, time_limit: None, memory_mib: MEMORY_MIB, writable }
+    }
+}
+
+/// Whether there is no device on this machine and none can be made, so that there has to be a guest.
+pub(crate) fn needs_guest() -> bool {
+    device::find().is_err() && loaded().is_err()
+}
+
+/// Brings here what a guest boots from, if there has to be one.
+pub(crate) fn prepare() -> Result<(), Failure> {
+    if !needs_guest() {
+        eprintln!("guest    not needed: this machine has a device or can make one");
+        return Ok(());
+    }
+    let kernel = kernel::get().map_err(|error| Failure::Found(error.to_string()))?;
+    eprintln!("guest    {}, in {}", kernel.package, kernel.image.display());
+    Ok(())
+}
+
+/// The name of the device at hand; or what is in the way.
+pub(crate) fn device() -> Result<String, String> {
+    device::find()
+}
+
 /// Runs the command and returns its status.
 pub(crate) fn run(job: &Job, options: Options) -> Result<u8, Error> {
     interrupt::catch();
@@ -66,11 +98,7 @@ pub(crate) fn run(job: &Job, options: Options) -> Result<u8, Error> {
         }
     }
     if matches!(options.on, None | Some(Place::Module)) {
-        let loaded = module::available().and_then(|rights| {
-            let loaded = module::load(rights).map_err(|error| error.to_string())?;
-            Ok((loaded, rights))
-        });
-        match loaded {
+        match loaded() {
             Ok((_loaded, rights)) => {
                 let how = if rights == Rights::Sudo { "with sudo, " } else { "" };
                 eprintln!("softroce: on this machine, with rdma_rxe loaded {how}for the while{}", since(&against));
@@ -84,6 +112,13 @@ pub(crate) fn run(job: &Job, options: Options) -> Result<u8, Error> {
     let mut writable = options.writable;
     writable.push(PathBuf::from(&job.directory));
     guest::run(job, guest::Machine { memory_mib: options.memory_mib, writable, time_limit: options.time_limit })
+}
+
+/// Soft-RoCE in the running kernel, as long as the first lives; or what is in the way.
+fn loaded() -> Result<(module::Loaded, Rights), String> {
+    let rights = module::available()?;
+    let loaded = module::load(rights).map_err(|error| error.to_string())?;
+    Ok((loaded, rights))
 }
 
 /// Why nothing better was chosen.
