@@ -85,7 +85,7 @@ impl FabricOptions {
             device: device.map(str::to_owned),
             address: self.address,
             huge_pages: self.huge_pages,
-            strategy: None,
+            ..VerbsConfig::default()
         };
         Ok(Box::new(VerbsFabric::open(&config)?))
     }

@@ -31,13 +31,14 @@ mod post;
 mod progress;
 mod queues;
 mod report;
+mod resting;
 mod status;
 mod sys;
 mod target;
 mod trial;
 mod window;
 
-pub use fabric::{VerbsConfig, VerbsFabric};
+pub use fabric::{VerbsConfig, VerbsFabric, WINDOWS_RESTING};
 pub use target::VerbsTarget;
 
 #[cfg(doc)]

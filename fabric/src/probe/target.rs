@@ -43,7 +43,7 @@ pub fn open(options: &FabricOptions) -> Result<OpenedTarget, ProbeError> {
             device: Some(device.to_owned()),
             address: options.address,
             huge_pages: options.huge_pages,
-            strategy: None,
+            ..VerbsConfig::default()
         };
         let target = VerbsTarget::open(config)
             .map_err(|source| ProbeError::Open { name: options.choice.to_string(), source: source.into() })?;

@@ -10,6 +10,7 @@ use super::endpoint::{Endpoint, Phase, places};
 use super::failure::failed;
 use super::port::{Found, Port, find};
 use super::queues::Queues;
+use super::resting::Resting;
 use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
 use super::trial::{self, Refusal};
 use super::window::Window;
@@ -37,6 +38,15 @@ const READS_AT_ONCE: u32 = 16;
 /// The size of the region that a domain unbinds windows over which were never bound.
 const ANCHOR: u64 = 4096;
 
+/// How many freed windows rest on a device that gives a freed index out at once. A session whose two segments are re-keyed every
+/// 5 ms uses up some three windows a second, so that an index comes back to it after twenty minutes, and to a hundred
+/// such sessions after twelve seconds: what it comes back with is then for the quarantine of whoever grants keys. A window costs
+/// a device some hundred bytes.
+pub const WINDOWS_RESTING: u32 = 4096;
+
+/// The most objects that the report of what was not freed names.
+const NAMED_MAX: usize = 32;
+
 /// How to open a fabric on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsConfig {
@@ -48,6 +58,9 @@ pub struct VerbsConfig {
     pub huge_pages: HugePages,
     /// How keys are made; without one, by type-1 windows if the device has them and they work, else by registrations.
     pub strategy: Option<Strategy>,
+    /// How many freed windows are kept from the device for a while, so that it does not give their indices out again at
+    /// once; without a number, [`WINDOWS_RESTING`] if it is found to do that, else none.
+    pub windows_resting: Option<u32>,
 }
 
 /// A protection domain.
@@ -87,6 +100,7 @@ pub struct VerbsFabric {
     huge_pages: HugePages,
     pub(super) strategy: StrategyReport,
     bounds_enforced: bool,
+    resting: Resting,
     pub(super) poller: Poller,
     pub(super) waker: Waker,
     /// The sleeper may have been woken since it was last looked at.
@@ -152,6 +166,9 @@ impl VerbsFabric {
         self.strategy = StrategyReport { strategy, reason };
         let findings = trial::run(self)?;
         self.bounds_enforced = findings.bounds_enforced;
+        if findings.reuses_indices {
+            self.resting.suggest(WINDOWS_RESTING);
+        }
         Ok(())
     }
 
@@ -191,6 +208,7 @@ impl VerbsFabric {
             huge_pages: config.huge_pages,
             strategy: StrategyReport { strategy: Strategy::Windows, reason: "nothing was tried yet".into() },
             bounds_enforced: false,
+            resting: Resting::new(config.windows_resting),
             poller,
             waker,
             armed: false,
@@ -436,9 +454,13 @@ impl Fabric for VerbsFabric {
     }
 
     fn window(&mut self, domain: DomainId) -> Result<WindowId, FabricError> {
-        let object = &self.find_domain(domain)?.object;
-        let window = Window::new(domain, object, self.by_registration()).map_err(self.failed("ibv_alloc_mw"))?;
-        Ok(self.windows.insert(window))
+        let by_registration = self.by_registration();
+        let object = Arc::clone(&self.find_domain(domain)?.object);
+        let mut made = Window::new(domain, &object, by_registration);
+        if made.is_err() && self.resting.let_go() {
+            made = Window::new(domain, &object, by_registration);
+        }
+        Ok(self.windows.insert(made.map_err(self.failed("ibv_alloc_mw"))?))
     }
 
     fn endpoint(&mut self, config: EndpointConfig) -> Result<(LinkId, EndpointAddress), FabricError> {
@@ -547,8 +569,12 @@ impl Fabric for VerbsFabric {
         if found.is_busy() {
             return Err(FabricError::WindowBusy { window });
         }
-        found.close().map_err(|(verb, error)| failed(verb, self.context.name(), error))?;
-        self.windows.remove(window);
+        if !(found.is_dead() && self.resting.takes()) {
+            found.close().map_err(|(verb, error)| failed(verb, self.context.name(), error))?;
+            self.windows.remove(window);
+        } else if let Some(window) = self.windows.remove(window) {
+            self.resting.rest(window);
+        }
         Ok(())
     }
 
@@ -586,6 +612,7 @@ impl Fabric for VerbsFabric {
         if !users.is_empty() {
             return Err(FabricError::InUse { what: domain.to_string(), users: users.join(", ") });
         }
+        self.resting.leave(domain);
         self.domains.remove(domain);
         Ok(())
     }
@@ -604,9 +631,16 @@ impl Fabric for VerbsFabric {
 
 impl Drop for VerbsFabric {
     fn drop(&mut self) {
-        let held = self.holdings();
-        if held != Holdings::default() {
-            tracing::warn!(device = self.context.name(), ?held, "a fabric is dropped with objects that nobody freed");
+        let left = self.leftovers();
+        if !left.is_empty() {
+            let more = left.len().saturating_sub(NAMED_MAX);
+            let named = left[..left.len() - more].join(", ");
+            tracing::warn!(
+                device = self.context.name(),
+                "a fabric is dropped with objects that nobody freed: {named}{}",
+                if more > 0 { format!(", and {more} more") } else { String::new() }
+            );
         }
+        // Endpoints go first, then windows, then regions, since the fields are dropped in their order.
     }
 }

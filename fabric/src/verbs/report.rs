@@ -33,6 +33,25 @@ impl VerbsFabric {
         }
     }
 
+    /// Everything that nobody has freed yet, by name: what would be reported if the fabric were dropped now.
+    pub fn leftovers(&self) -> Vec<String> {
+        let links = self.endpoints.iter().map(|(link, endpoint)| {
+            let (sends, receives) = (endpoint.sends.len(), endpoint.receives.len());
+            format!("{link} ({sends} pieces of work and {receives} receives outstanding)")
+        });
+        let windows = self.windows.iter().map(|(id, window)| {
+            let spans: Vec<String> = window.spans().map(|span| format!("{span:?}")).collect();
+            match spans.as_slice() {
+                [] => format!("{id} (unbound)"),
+                spans => format!("{id} (bound to {} under {})", spans.join(", or "), window.key()),
+            }
+        });
+        let shareds = self.shareds.iter().map(|(id, shared)| format!("{id} ({} bytes)", shared.memory.len()));
+        let locals = self.locals.iter().map(|(id, local)| format!("{id} ({:?})", local.memory));
+        let domains = self.domains.iter().map(|(id, _)| id.to_string());
+        links.chain(windows).chain(shareds).chain(locals).chain(domains).collect()
+    }
+
     /// How keys are made on the device, and why so.
     pub fn strategy_report(&self) -> StrategyReport {
         self.strategy.clone()

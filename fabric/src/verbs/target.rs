@@ -47,6 +47,13 @@ impl VerbsTarget {
     }
 }
 
+impl VerbsTarget {
+    /// How its fabrics are opened.
+    pub fn config(&self) -> &VerbsConfig {
+        &self.config
+    }
+}
+
 impl Backend for VerbsTarget {
     fn name(&self) -> String {
         self.name.clone()

@@ -1,5 +1,5 @@
-//! What a device does, tried on it before anything depends on it: a bind, READs inside and outside what it opened, and a key
-//! that was taken away, between two endpoints of one fabric.
+//! What a device does, tried on it before anything depends on it: a bind, READs inside and outside what it opened, and keys
+//! that were taken away, between two endpoints of one fabric.
 
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 pub(super) struct Findings {
     /// Whether a READ outside the range that was lent, but inside the region, is refused.
     pub(super) bounds_enforced: bool,
+    /// Whether the index of a freed window is given to the next one that is allocated.
+    pub(super) reuses_indices: bool,
 }
 
 /// Why the device cannot lend memory in this way.
@@ -105,7 +107,28 @@ impl Trial<'_> {
         if next == key || stale != Err(WorkError::RemoteAccess) {
             return Err(Refusal::Behaviour(format!("a READ under the key before {next}, {key}, ended with {stale:?}")));
         }
-        Ok(Findings { bounds_enforced })
+        // An unbind has to be known by its key too: where it keeps the key, what was told of the next one would be wrong.
+        let ends = self.connect()?;
+        let unbound = self.finish(ends.0, Work::Unbind { window })?;
+        if unbound != Ok(Outcome::Unbound) {
+            return Err(Refusal::Behaviour(format!("an unbind ended with {unbound:?}")));
+        }
+        let unbound = self.read(ends.1, shared, local, next, LENT.0)?;
+        if unbound != Err(WorkError::RemoteAccess) {
+            return Err(Refusal::Behaviour(format!("a READ under {next}, which was unbound, ended with {unbound:?}")));
+        }
+        Ok(Findings { bounds_enforced, reuses_indices: self.reuses_indices()? })
+    }
+
+    fn reuses_indices(&mut self) -> Result<bool, Refusal> {
+        let mut indices = Vec::new();
+        for _ in 0..2 {
+            let window = self.fabric.window(self.domain)?;
+            indices.push(self.fabric.key(window).index());
+            self.fabric.free_window(window)?;
+        }
+        // Registrations have no index before they are bound, and then a new one each time.
+        Ok(indices[0] == indices[1] && indices[0] != 0)
     }
 
     fn deregister(&mut self) -> Result<RawDeregistration, Refusal> {

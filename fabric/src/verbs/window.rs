@@ -79,6 +79,11 @@ impl Window {
         matches!(self.means, Means::Registration)
     }
 
+    /// Whether its key opens nothing, whatever the device has made of a bind that was flushed.
+    pub(super) fn is_dead(&self) -> bool {
+        self.binding.is_none() && self.doubt.is_none()
+    }
+
     /// What its keys may open.
     pub(super) fn spans(&self) -> impl Iterator<Item = SharedSpan> + '_ {
         self.binding.iter().chain(self.doubt.iter().flatten()).map(|binding| binding.span)

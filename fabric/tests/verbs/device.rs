@@ -2,10 +2,10 @@
 
 use keyway_fabric::conformance::Failure;
 use keyway_fabric::probe::{ProbeTarget, RawDeregistration, Strategy};
-use keyway_fabric::verbs::{VerbsConfig, VerbsTarget};
+use keyway_fabric::verbs::{VerbsConfig, VerbsFabric, VerbsTarget};
 use keyway_fabric::{
-    Access, EndpointAddress, Event, FabricError, Holdings, LocalSpan, Outcome, RemoteSpan, SharedId, SharedSpan,
-    Target, WindowId, Work, WorkError, wait,
+    Access, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, LocalSpan, Memory, Op, Outcome,
+    RemoteSpan, SharedId, SharedSpan, Target, WindowId, Work, WorkError, wait,
 };
 
 use crate::leftovers;
@@ -20,6 +20,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_window_whose_bind_was_flushed_behind_a_lost_peer_goes_on_by_another_endpoint", a_bind_in_doubt),
     ("memory_that_a_flushed_bind_may_have_lent_is_not_freed_before_the_window", memory_in_doubt),
     ("fabrics_dropped_in_the_midst_of_everything_leave_nothing", dropped_in_the_midst),
+    ("what_nobody_has_freed_is_named", leftovers_are_named),
+    ("freed_windows_that_rest_open_nothing_and_hold_no_domain", resting),
     ("a_waker_wakes_a_sleeper", a_waker_wakes),
     ("an_address_chooses_the_port_and_a_foreign_one_is_refused_by_name", addresses),
     ("addresses_of_another_fabric_or_of_garbage_are_refused", foreign_peers),
@@ -191,6 +193,67 @@ fn leftovers_are_seen(target: &VerbsTarget) -> Check {
     ensure(seen.is_err(), || "nothing is seen of a fabric that is there".to_owned())?;
     drop(side);
     leftovers::none()
+}
+
+fn leftovers_are_named(target: &VerbsTarget) -> Check {
+    let mut fabric = VerbsFabric::open(target.config()).map_err(told)?;
+    let none = fabric.leftovers();
+    ensure(none.is_empty(), || format!("of a new fabric {none:?} are left"))?;
+    let domain = fabric.domain().map_err(told)?;
+    let local = fabric.local(domain, 2, 64).map_err(told)?;
+    let shared = fabric.shared(domain, 8192).map_err(told)?;
+    let window = fabric.window(domain).map_err(told)?;
+    let config = EndpointConfig { domain, send_depth: 1, receive_depth: 1, remote_read: false };
+    let (link, own) = fabric.endpoint(config).map_err(told)?;
+    fabric.connect(link, &own).map_err(told)?;
+    let span = SharedSpan { shared, offset: 4096, len: 100 };
+    fabric.post(link, Op(1), Work::Bind { window, span, access: Access::Read }).map_err(told)?;
+    fabric.submit();
+    let mut events = Vec::new();
+    while !events.iter().any(|event| matches!(event, Event::Done { .. })) {
+        fabric.poll(&mut events, 16);
+    }
+    let expected = vec![
+        format!("{link} (0 pieces of work and 0 receives outstanding)"),
+        format!("{window} (bound to {span:?} under {})", fabric.key(window)),
+        format!("{shared} (8192 bytes)"),
+        format!("{local} (2 slots of 64 bytes)"),
+        domain.to_string(),
+    ];
+    let named = fabric.leftovers();
+    ensure(named == expected, || format!("{expected:?} are left, and {named:?} are named"))
+}
+
+fn resting(target: &VerbsTarget) -> Check {
+    const RESTING: u32 = 3;
+    let config = VerbsConfig { windows_resting: Some(RESTING), ..target.config().clone() };
+    let target = VerbsTarget::open(config).map_err(told)?;
+    let mut stand = Stand::new(&target)?;
+    let (left, _) = stand.connect()?;
+    let pool = stand.left.span(0, POOL);
+    let address = stand.left.address(pool);
+    for round in 0..2 * RESTING {
+        let window = stand.left.window()?;
+        let key = stand.left.bind(left, window, pool)?;
+        if round % 2 == 0 {
+            // Bound ones do not rest.
+            let result = stand.left.finish(left, Work::Unbind { window })?;
+            ensure(result == Ok(Outcome::Unbound), || format!("the unbind ended with {result:?}"))?;
+        }
+        stand.left.fabric.free_window(window).map_err(told)?;
+        let (_, reader) = stand.connect()?;
+        let result = stand.right.read(reader, address, key)?;
+        ensure(result == Err(WorkError::RemoteAccess), || {
+            format!("a READ under a freed window's key ended with {result:?}")
+        })?;
+    }
+    let held = stand.left.fabric.holdings().windows;
+    ensure(held == 0, || format!("{held} windows are there, and none was to be"))?;
+    // The domain can go, and those that rest in it with it.
+    let other = stand.left.fabric.domain().map_err(told)?;
+    let window = stand.left.fabric.window(other).map_err(told)?;
+    stand.left.fabric.free_window(window).map_err(told)?;
+    stand.left.fabric.free_domain(other).map_err(told)
 }
 
 fn a_waker_wakes(target: &VerbsTarget) -> Check {
