@@ -242,7 +242,7 @@ impl<R: Role> Turning<R> {
         if work > 0 {
             self.wake_up();
         }
-        match self.idle.after(work) {
+        match self.idle.after(work, now.time) {
             Rest::Spin if work > 0 => {}
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),

@@ -6,7 +6,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{EVENTS_A_TURN, Event, Fabric, wait};
+use crate::{EVENTS_A_TURN, Event, Fabric, Time, wait};
+
+/// How long a driver stays awake without work: about as long as hundreds of turns take where a core is its own.
+const AWAKE_MAX: Duration = Duration::from_micros(100);
 
 /// How long each stage lasts, in turns that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,18 +20,21 @@ pub struct IdleLimits {
     pub yields_max: u32,
     /// Whether to sleep after that; without it the last stage goes on for ever.
     pub sleeps: bool,
+    /// How long these two stages last at most, whatever a turn takes: where it is dear, or where others want the processor
+    /// that it is taken from, a few turns are as long as hundreds are elsewhere.
+    pub awake_max: Duration,
 }
 
 impl IdleLimits {
     /// Never sleeps: for a core of its own. A fabric's poll takes a fraction of a microsecond, so an event is seen at once.
-    pub const LATENCY: Self = Self { spins_max: u32::MAX, yields_max: 0, sleeps: false };
+    pub const LATENCY: Self = Self { spins_max: u32::MAX, yields_max: 0, sleeps: false, awake_max: Duration::MAX };
 
     /// Spins for some tens of microseconds, about a round trip between two processes, and sleeps after some hundred: under
     /// load it never sleeps, and without load it costs nothing.
-    pub const BALANCED: Self = Self { spins_max: 100, yields_max: 100, sleeps: true };
+    pub const BALANCED: Self = Self { spins_max: 100, yields_max: 100, sleeps: true, awake_max: AWAKE_MAX };
 
     /// Sleeps as soon as there is nothing to do.
-    pub const FRUGAL: Self = Self { spins_max: 0, yields_max: 1, sleeps: true };
+    pub const FRUGAL: Self = Self { spins_max: 0, yields_max: 1, sleeps: true, awake_max: AWAKE_MAX };
 }
 
 /// What to do before the next turn.
@@ -48,12 +54,14 @@ pub struct IdleStrategy {
     limits: IdleLimits,
     /// Turns in a row that found nothing, up to the sum of the limits.
     idle: u64,
+    /// When the first of them was.
+    since: Time,
 }
 
 impl IdleStrategy {
     /// A strategy with these limits.
     pub const fn new(limits: IdleLimits) -> Self {
-        Self { limits, idle: 0 }
+        Self { limits, idle: 0, since: Time::ZERO }
     }
 
     /// For a core of its own: [`IdleLimits::LATENCY`].
@@ -71,8 +79,8 @@ impl IdleStrategy {
         Self::new(IdleLimits::FRUGAL)
     }
 
-    /// Decides after a turn that did so much work.
-    pub fn after(&mut self, work: usize) -> Rest {
+    /// Decides after a turn that began at `now` and did so much work.
+    pub fn after(&mut self, work: usize, now: Time) -> Rest {
         if work > 0 {
             self.idle = 0;
             return Rest::Spin;
@@ -80,6 +88,12 @@ impl IdleStrategy {
         let spins = u64::from(self.limits.spins_max);
         let awake = spins + u64::from(self.limits.yields_max);
         let idle = self.idle;
+        if idle == 0 {
+            self.since = now;
+        }
+        if self.limits.sleeps && now.since(self.since) >= self.limits.awake_max {
+            return Rest::Sleep;
+        }
         self.idle = (idle + 1).min(awake);
         if idle < spins {
             Rest::Spin
@@ -94,7 +108,7 @@ impl IdleStrategy {
         }
     }
 
-    /// Rests as a turn that did so much work calls for. `timer` is how long it is until the driver must have its turn,
+    /// Rests as a turn that began at `now` and did so much work calls for. `timer` is how long it is until the driver must have its turn,
     /// whatever happens. Before sleeping, the fabric is armed and polled once more; what that brings is appended to `events`,
     /// which the next turn takes in.
     ///
@@ -104,12 +118,13 @@ impl IdleStrategy {
     pub fn step(
         &mut self,
         work: usize,
+        now: Time,
         fabric: &mut dyn Fabric,
         events: &mut Vec<Event>,
         timer: Option<Duration>,
     ) -> io::Result<()> {
         let work = work + usize::from(fabric.busy()) + events.len();
-        match self.after(work) {
+        match self.after(work, now) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep => {
@@ -128,22 +143,41 @@ impl IdleStrategy {
 mod tests {
     use super::*;
 
+    const LIMITS: IdleLimits =
+        IdleLimits { spins_max: 2, yields_max: 1, sleeps: true, awake_max: Duration::from_micros(50) };
+
     #[test]
     fn a_driver_spins_then_yields_then_sleeps_until_there_is_work() {
-        let mut idle = IdleStrategy::new(IdleLimits { spins_max: 2, yields_max: 1, sleeps: true });
+        let mut idle = IdleStrategy::new(LIMITS);
         for _ in 0..2 {
-            let rests: Vec<_> = (0..5).map(|_| idle.after(0)).collect();
+            let rests: Vec<_> = (0..5).map(|_| idle.after(0, Time::ZERO)).collect();
             assert_eq!(rests, [Rest::Spin, Rest::Spin, Rest::Yield, Rest::Sleep, Rest::Sleep]);
-            assert_eq!(idle.after(1), Rest::Spin);
+            assert_eq!(idle.after(1, Time::ZERO), Rest::Spin);
+        }
+    }
+
+    #[test]
+    fn a_driver_whose_turns_take_long_sleeps_sooner() {
+        let mut idle = IdleStrategy::new(LIMITS);
+        let mut now = Time::ZERO;
+        for _ in 0..2 {
+            let rests = [0, 30, 30, 30].map(|us| {
+                now = now + Duration::from_micros(us);
+                idle.after(0, now)
+            });
+            assert_eq!(rests, [Rest::Spin, Rest::Spin, Rest::Sleep, Rest::Sleep]);
+            assert_eq!(idle.after(1, now), Rest::Spin);
         }
     }
 
     #[test]
     fn a_driver_that_must_not_sleep_goes_on_with_its_last_stage() {
-        let mut idle = IdleStrategy::new(IdleLimits { spins_max: 1, yields_max: 1, sleeps: false });
-        let rests: Vec<_> = (0..4).map(|_| idle.after(0)).collect();
+        let limits = IdleLimits { spins_max: 1, sleeps: false, ..LIMITS };
+        let mut idle = IdleStrategy::new(limits);
+        let later = Time::ZERO + Duration::from_secs(1);
+        let rests = [Time::ZERO, Time::ZERO, later, later].map(|now| idle.after(0, now));
         assert_eq!(rests, [Rest::Spin, Rest::Yield, Rest::Yield, Rest::Yield]);
         let mut idle = IdleStrategy::latency();
-        assert!((0..1_000).all(|_| idle.after(0) == Rest::Spin));
+        assert!((0..1_000).all(|_| idle.after(0, later) == Rest::Spin));
     }
 }

@@ -61,7 +61,7 @@ impl Side {
                 return Err(format!("a wake-up was lost; seen: {:?}", self.events).into());
             }
             let mut more = Vec::new();
-            self.idle.step(0, &mut self.fabric, &mut more, Some(SLEEP_MAX))?;
+            self.idle.step(0, clock.now().time, &mut self.fabric, &mut more, Some(SLEEP_MAX))?;
             self.events.append(&mut more);
         }
     }

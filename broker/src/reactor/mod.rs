@@ -150,7 +150,7 @@ impl Reactor {
     /// Rests until there may be something to do.
     fn rest(&mut self, work: usize, now: Now) -> Result<(), BrokerError> {
         let work = work + usize::from(self.fabric.busy()) + self.events.len();
-        match self.idle.after(work) {
+        match self.idle.after(work, now.time) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep => return self.sleep(now),
