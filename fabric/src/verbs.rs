@@ -23,9 +23,12 @@
 //! is freed, or bound or unbound again, for which it is replaced underneath.
 
 mod address;
+mod bytes;
+mod doorbell;
 mod endpoint;
 mod fabric;
 mod failure;
+mod open;
 mod port;
 mod post;
 mod progress;
@@ -38,7 +41,8 @@ mod target;
 mod trial;
 mod window;
 
-pub use fabric::{VerbsConfig, VerbsFabric, WINDOWS_RESTING};
+pub use fabric::VerbsFabric;
+pub use open::{VerbsConfig, WINDOWS_RESTING};
 pub use target::VerbsTarget;
 
 #[cfg(doc)]

@@ -1,18 +1,17 @@
 //! The fabric's face: the objects, their making and freeing, and the contract.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::address::PairAddress;
 use super::endpoint::{Endpoint, Phase, places};
 use super::failure::failed;
-use super::port::{Found, Port, find};
+use super::open::words;
+use super::port::Port;
 use super::queues::Queues;
 use super::resting::Resting;
 use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
-use super::trial::{self, Refusal};
 use super::window::Window;
 use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
 use crate::poller::{Poller, Ready};
@@ -20,7 +19,7 @@ use crate::probe::{Strategy, StrategyReport};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
-    LocalId, LocalSpan, Memory, Op, SharedId, SharedSpan, Stream, View, Waker, WindowId, Work,
+    LocalId, LocalSpan, Op, SharedId, Stream, View, Waker, WindowId, Work,
 };
 
 /// What the poller calls the descriptors that it watches.
@@ -38,30 +37,8 @@ const READS_AT_ONCE: u32 = 16;
 /// The size of the region that a domain unbinds windows over which were never bound.
 const ANCHOR: u64 = 4096;
 
-/// How many freed windows rest on a device that gives a freed index out at once. A session whose two segments are re-keyed every
-/// 5 ms uses up some three windows a second, so that an index comes back to it after twenty minutes, and to a hundred
-/// such sessions after twelve seconds: what it comes back with is then for the quarantine of whoever grants keys. A window costs
-/// a device some hundred bytes.
-pub const WINDOWS_RESTING: u32 = 4096;
-
 /// The most objects that the report of what was not freed names.
 const NAMED_MAX: usize = 32;
-
-/// How to open a fabric on a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerbsConfig {
-    /// The device's name, such as `mlx5_0`; without one, the first that works.
-    pub device: Option<String>,
-    /// The address of this machine under which peers reach it: it chooses the port and the GID.
-    pub address: Option<IpAddr>,
-    /// The pages of shared memory.
-    pub huge_pages: HugePages,
-    /// How keys are made; without one, by type-1 windows if the device has them and they work, else by registrations.
-    pub strategy: Option<Strategy>,
-    /// How many freed windows are kept from the device for a while, so that it does not give their indices out again at
-    /// once; without a number, [`WINDOWS_RESTING`] if it is found to do that, else none.
-    pub windows_resting: Option<u32>,
-}
 
 /// A protection domain.
 pub(super) struct Domain {
@@ -86,7 +63,7 @@ pub(super) struct Shared {
 
 /// A fabric on an RDMA device.
 pub struct VerbsFabric {
-    name: String,
+    pub(super) name: String,
     // Endpoints go before what their work uses; the rest is held by who needs it, and goes in whatever order.
     pub(super) endpoints: Table<LinkId, Endpoint>,
     pub(super) windows: Table<WindowId, Window>,
@@ -97,10 +74,10 @@ pub struct VerbsFabric {
     pub(super) context: Arc<Context>,
     pub(super) limits: Limits,
     pub(super) port: Port,
-    huge_pages: HugePages,
+    pub(super) huge_pages: HugePages,
     pub(super) strategy: StrategyReport,
-    bounds_enforced: bool,
-    resting: Resting,
+    pub(super) bounds_enforced: bool,
+    pub(super) resting: Resting,
     pub(super) poller: Poller,
     pub(super) waker: Waker,
     /// The sleeper may have been woken since it was last looked at.
@@ -124,106 +101,6 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// A fabric with nothing in it, on a device that was tried out.
-    ///
-    /// # Errors
-    ///
-    /// There is no such device, it has no port that works, or it cannot do what the bus needs.
-    pub fn open(config: &VerbsConfig) -> Result<Self, FabricError> {
-        let mut fabric = Self::untried(config)?;
-        if let Some(strategy) = config.strategy {
-            fabric.try_out(strategy, "it was asked for".into()).map_err(|refusal| fabric.useless(strategy, refusal))?;
-            return Ok(fabric);
-        }
-        let why = match fabric.windows_offered() {
-            Err(why) => why,
-            Ok(why) => match fabric.try_out(Strategy::Windows, why) {
-                Ok(()) => return Ok(fabric),
-                Err(refusal) => refusal.in_words(),
-            },
-        };
-        let why = format!("type-1 memory windows cannot be used: {why}");
-        tracing::info!(device = fabric.context.name(), why, "keys are made by registrations");
-        let strategy = Strategy::Registrations;
-        fabric.try_out(strategy, why).map_err(|refusal| fabric.useless(strategy, refusal))?;
-        Ok(fabric)
-    }
-
-    /// What the device says of its windows: whether it is worth trying, and why or why not.
-    fn windows_offered(&self) -> Result<String, String> {
-        let Limits { windows, type_1_windows, .. } = self.limits;
-        match (windows, type_1_windows) {
-            (0, _) => Err("the device has none (max_mw is 0)".into()),
-            (_, false) => Err("the device says that it has none (no MEM_WINDOW among its capabilities)".into()),
-            (_, true) => {
-                Ok("the device has type-1 memory windows, and a bind, READs and a rebind went as they have to".into())
-            }
-        }
-    }
-
-    /// Tries a strategy out, and keeps it if it works.
-    fn try_out(&mut self, strategy: Strategy, reason: String) -> Result<(), Refusal> {
-        self.strategy = StrategyReport { strategy, reason };
-        let findings = trial::run(self)?;
-        self.bounds_enforced = findings.bounds_enforced;
-        if findings.reuses_indices {
-            self.resting.suggest(WINDOWS_RESTING);
-        }
-        Ok(())
-    }
-
-    fn useless(&self, strategy: Strategy, refusal: Refusal) -> FabricError {
-        match refusal {
-            Refusal::Object(error) => error,
-            Refusal::Behaviour(what) => FabricError::NoDevice {
-                what: format!("{} cannot lend memory by {}: {what}", self.context.name(), words(strategy)),
-                advice: "update its firmware, driver and rdma-core, or name another device".into(),
-            },
-        }
-    }
-
-    /// A fabric whose device was not tried out.
-    fn untried(config: &VerbsConfig) -> Result<Self, FabricError> {
-        let Found { context, limits, port } = find(config.device.as_deref(), config.address)?;
-        let system = |what| move |source| FabricError::System { what, source };
-        let waker = Waker::new().map_err(system("eventfd"))?;
-        let poller = Poller::new().map_err(system("epoll_create1"))?;
-        let queues = Queues::new(&context, limits.completion_entries)?;
-        for (fd, tag) in
-            [(waker.fd(), WAKER_TAG), (queues.channel().fd(), CHANNEL_TAG), (context.async_fd(), ASYNC_TAG)]
-        {
-            poller.add(fd, tag, false).map_err(system("epoll_ctl"))?;
-        }
-        Ok(Self {
-            name: format!("verbs:{}", context.name()),
-            endpoints: Table::new(),
-            windows: Table::new(),
-            shareds: Table::new(),
-            locals: Table::new(),
-            domains: Table::new(),
-            queues,
-            context,
-            limits,
-            port,
-            huge_pages: config.huge_pages,
-            strategy: StrategyReport { strategy: Strategy::Windows, reason: "nothing was tried yet".into() },
-            bounds_enforced: false,
-            resting: Resting::new(config.windows_resting),
-            poller,
-            waker,
-            armed: false,
-            quiet_polls: 0,
-            listed: Vec::new(),
-            has_stalled: false,
-            ups: VecDeque::new(),
-            finished: VecDeque::new(),
-            failing: Vec::new(),
-            chain: Chain::default(),
-            polled: Polled::new(),
-            ready: Vec::new(),
-        })
-    }
-
     fn by_registration(&self) -> bool {
         self.strategy.strategy == Strategy::Registrations
     }
@@ -256,18 +133,6 @@ impl VerbsFabric {
 
     pub(super) fn expect_endpoint(&mut self, link: LinkId) -> &mut Endpoint {
         self.endpoints.get_mut(link).unwrap_or_else(|| panic!("{link} is in use and not in its table"))
-    }
-
-    fn expect_local(&self, local: LocalId) -> &LocalMemory {
-        self.locals.get(local).map(|local| &local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
-    }
-
-    fn expect_local_mut(&mut self, local: LocalId) -> &mut LocalMemory {
-        self.locals.get_mut(local).map(|local| &mut local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
-    }
-
-    fn expect_shared(&self, shared: SharedId) -> &SharedMemory {
-        self.shareds.get(shared).map(|shared| &shared.memory).unwrap_or_else(|| panic!("{shared} names nothing"))
     }
 
     fn find_domain(&self, domain: DomainId) -> Result<&Domain, FabricError> {
@@ -338,66 +203,12 @@ impl VerbsFabric {
     }
 }
 
-/// A strategy in words for an operator.
-const fn words(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Windows => "type-1 memory windows",
-        Strategy::Registrations => "a registration for each key",
-    }
-}
-
 pub(super) fn range(span: LocalSpan) -> SlotRange {
     SlotRange { slot: span.slot, offset: span.offset, len: span.len }
 }
 
 pub(super) fn unknown(id: impl ToString) -> FabricError {
     FabricError::Unknown { what: id.to_string() }
-}
-
-impl Memory for VerbsFabric {
-    fn bytes(&self, span: LocalSpan) -> &[u8] {
-        self.expect_local(span.local).bytes(range(span))
-    }
-
-    fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
-        self.expect_local_mut(span.local).bytes_mut(range(span))
-    }
-
-    fn copy(&mut self, from: LocalSpan, to: SharedSpan) {
-        assert_eq!(u64::from(from.len), to.len, "{from:?} is not as long as {to:?}");
-        let bytes = self.expect_local(from.local).bytes(range(from));
-        self.expect_shared(to.shared).write(to.offset, bytes);
-    }
-
-    fn write(&mut self, to: SharedSpan, bytes: &[u8]) {
-        assert!(bytes.len() as u64 <= to.len, "{} bytes do not fit into {to:?}", bytes.len());
-        self.expect_shared(to.shared).write(to.offset, bytes);
-    }
-
-    fn load(&self, from: SharedSpan, bytes: &mut [u8]) {
-        assert_eq!(from.len, bytes.len() as u64, "{from:?} is not as long as its target");
-        self.expect_shared(from.shared).read(from.offset, bytes);
-    }
-
-    fn store(&mut self, shared: SharedId, offset: u64, word: u64) {
-        self.expect_shared(shared).store(offset, word);
-    }
-
-    fn zero(&mut self, span: SharedSpan) {
-        self.expect_shared(span.shared).zero(span.offset, span.len);
-    }
-
-    fn crc32c(&self, span: SharedSpan) -> u32 {
-        self.expect_shared(span.shared).crc32c(span.offset, span.len)
-    }
-
-    fn address(&self, span: SharedSpan) -> u64 {
-        self.expect_shared(span.shared).address(span.offset, span.len) as u64
-    }
-
-    fn key(&self, window: WindowId) -> Key {
-        self.windows.get(window).map(Window::key).unwrap_or_else(|| panic!("{window} names nothing"))
-    }
 }
 
 impl Fabric for VerbsFabric {

@@ -13,13 +13,15 @@ mod device;
 mod memory;
 mod pair;
 mod queue;
+mod request;
 
 use std::io;
 
 pub(super) use device::{AsyncEvent, Context, GID_ROCE_V2, GidEntry, Limits, device_names};
 pub(super) use memory::{Domain, Region, Window};
-pub(super) use pair::{BindSpan, Buffer, Chain, PairConfig, Path, QueuePair};
+pub(super) use pair::{PairConfig, Path, QueuePair};
 pub(super) use queue::{Channel, CompletionQueue, Polled, WorkCompletion};
+pub(super) use request::{BindSpan, Buffer, Chain};
 
 /// The error of a verb that returns an error number, or -1 with the number in `errno`.
 fn check(returned: libc::c_int) -> io::Result<()> {

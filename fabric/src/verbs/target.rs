@@ -1,6 +1,7 @@
 //! The device as something to probe and to hold to the contract.
 
-use super::fabric::{VerbsConfig, VerbsFabric};
+use super::fabric::VerbsFabric;
+use super::open::VerbsConfig;
 use super::trial;
 use crate::conformance::{Backend, Deviation, Failure};
 use crate::probe::{DeviceReport, Measured, NotMeasured, ProbeTarget, RawDeregistration, Strategy, StrategyReport};
