@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::address::PairAddress;
 use super::sys::{Buffer, CompletionQueue, QueuePair};
 use super::window::Binding;
 use crate::{DownCause, EndpointConfig, LinkId, LocalId, LocalSpan, Op, Outcome, RemoteSpan, WindowId, WorkError};
@@ -52,6 +53,8 @@ pub(super) struct Faults {
     pub(super) receive: bool,
     /// The device said that the queue pair itself has failed.
     pub(super) fatal: bool,
+    /// The port is down.
+    pub(super) port_down: bool,
 }
 
 impl Faults {
@@ -62,6 +65,8 @@ impl Faults {
             Self { work: Some(error), .. } => DownCause::Work(error),
             Self { receive: true, .. } => DownCause::Protocol,
             Self { fatal: true, .. } => DownCause::Work(WorkError::Device),
+            // On a port that is down a device may fail whatever it likes; that is no fault of the peer's.
+            Self { port_down: true, .. } => DownCause::PeerLost,
             // Flushed, and nothing on this side was wrong: what the peer asked for was.
             _ => DownCause::PeerViolation,
         }
@@ -77,6 +82,9 @@ pub(super) struct Endpoint {
     pub(super) config: EndpointConfig,
     /// The number of the first packet from here.
     pub(super) packet: u32,
+    /// Its peer, once it is known, and whether anything was ever heard of it.
+    pub(super) peer: Option<PairAddress>,
+    pub(super) heard: bool,
     pub(super) phase: Phase,
     pub(super) faults: Faults,
     /// Posted and not reported, oldest first.
@@ -112,6 +120,8 @@ impl Endpoint {
             link,
             config,
             packet,
+            peer: None,
+            heard: false,
             phase: Phase::ExpectPeer,
             faults: Faults::default(),
             sends: VecDeque::with_capacity(config.send_depth as usize),

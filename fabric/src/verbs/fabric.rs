@@ -19,7 +19,7 @@ use crate::probe::{Strategy, StrategyReport};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
-    LocalId, LocalSpan, Op, SharedId, Stream, View, Waker, WindowId, Work,
+    LocalId, LocalSpan, Op, SharedId, Stream, SystemClock, Time, View, Waker, WindowId, Work,
 };
 
 /// What the poller calls the descriptors that it watches.
@@ -82,6 +82,9 @@ pub struct VerbsFabric {
     pub(super) waker: Waker,
     /// The sleeper may have been woken since it was last looked at.
     pub(super) armed: bool,
+    pub(super) clock: SystemClock,
+    /// When it was last told that a peer does not answer.
+    pub(super) told_unanswered: Option<Time>,
     /// Polls in a row that found nothing.
     pub(super) quiet_polls: u32,
     /// Endpoints with something to ring in.
@@ -317,7 +320,9 @@ impl Fabric for VerbsFabric {
         let endpoint = self.expect_endpoint(link);
         let connected = endpoint.pair.connect(&path);
         connected.map_err(|(verb, error)| failed(verb, self.context.name(), error))?;
-        self.expect_endpoint(link).phase = Phase::Up;
+        let endpoint = self.expect_endpoint(link);
+        endpoint.phase = Phase::Up;
+        endpoint.peer = Some(peer);
         self.ups.push_back(link);
         self.list(link);
         Ok(())

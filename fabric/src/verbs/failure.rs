@@ -14,6 +14,12 @@ pub(super) fn failed(verb: &'static str, device: &str, source: io::Error) -> Fab
 /// What an error number of a verb usually means.
 fn advice(verb: &str, number: i32, memlock: Option<u64>) -> String {
     let registers = verb.starts_with("ibv_reg_mr");
+    if verb == "ibv_open_device" {
+        // Whatever the number: the library leaves that of its last attempt.
+        return "this user may not open the device, or it is just being removed: see the owner and mode of \
+                /dev/infiniband/uverbs* (in a container: is it passed in?)"
+            .into();
+    }
     match number {
         libc::ENOMEM | libc::EAGAIN if registers => match memlock {
             Some(limit) => format!(
@@ -35,8 +41,7 @@ fn advice(verb: &str, number: i32, memlock: Option<u64>) -> String {
         libc::EINVAL => "the device does not do these flags, sizes or rights, or an object is still in use by another".into(),
         libc::EBUSY => "it is still in use: free what depends on it first, windows before their region".into(),
         libc::EACCES | libc::EPERM => {
-            "this user may not use the device: see the rights of /dev/infiniband/uverbs*, or add the user to the group `rdma`"
-                .into()
+            "this user may not use the device: see the owner and mode of /dev/infiniband/uverbs*".into()
         }
         libc::ENODEV | libc::EIO => "the device is gone or has failed: see the kernel's log, and `rdma link`".into(),
         libc::EOPNOTSUPP | libc::ENOSYS => {

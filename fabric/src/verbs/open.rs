@@ -13,7 +13,7 @@ use crate::memory::HugePages;
 use crate::poller::Poller;
 use crate::probe::{Strategy, StrategyReport};
 use crate::table::Table;
-use crate::{FabricError, Waker};
+use crate::{FabricError, SystemClock, Waker};
 
 /// How many freed windows rest on a device that gives a freed index out at once. A session whose two segments are re-keyed every
 /// 5 ms uses up some three windows a second, so that an index comes back to it after twenty minutes, and to a hundred
@@ -126,6 +126,8 @@ impl VerbsFabric {
             poller,
             waker,
             armed: false,
+            clock: SystemClock::start(),
+            told_unanswered: None,
             quiet_polls: 0,
             listed: Vec::new(),
             has_stalled: false,

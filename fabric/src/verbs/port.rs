@@ -55,11 +55,30 @@ pub(super) fn find(device: Option<&str>, address: Option<IpAddr>) -> Result<Foun
     if refusals.len() == 1 {
         return Err(refusals.remove(0));
     }
-    let each: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    let each: Vec<String> = refusals.iter().map(what).collect();
+    let unopened = refusals.into_iter().find_map(|refusal| match refusal {
+        FabricError::Verb { verb: "ibv_open_device", advice, .. } => Some(advice),
+        _ => None,
+    });
     Err(FabricError::NoDevice {
         what: format!("none of the RDMA devices {} can be used: {}", names.join(", "), each.join("; ")),
-        advice: "`ibv_devinfo -v` shows their ports and GIDs".into(),
+        advice: match (unopened, address) {
+            (Some(advice), _) => advice,
+            (None, Some(_)) => {
+                "listen on an address of the RDMA network, or name the device; `ibv_devinfo -v` shows the GIDs".into()
+            }
+            (None, None) => "`ibv_devinfo -v` shows their ports and GIDs".into(),
+        },
     })
+}
+
+/// What is wrong with a device, without what to do about it.
+fn what(refusal: &FabricError) -> String {
+    match refusal {
+        FabricError::NoDevice { what, .. } => what.clone(),
+        FabricError::Verb { verb, device, source, .. } => format!("{verb} failed on {device} ({source})"),
+        other => other.to_string(),
+    }
 }
 
 fn no_devices(why: &str) -> FabricError {
@@ -74,9 +93,16 @@ fn no_devices(why: &str) -> FabricError {
 fn open(name: &str, address: Option<IpAddr>) -> Result<Found, FabricError> {
     let gone = || no_devices(&format!("{name} is gone"));
     let context = Context::open(name).map_err(|error| failed("ibv_open_device", name, error))?.ok_or_else(gone)?;
+    if context.is_iwarp() {
+        return Err(FabricError::NoDevice {
+            what: format!("{name} is an iWARP device, and queue pairs are connected here on InfiniBand and RoCE only"),
+            advice: "use another device, or the software fabric (soft)".into(),
+        });
+    }
     let limits = context.limits().map_err(|error| failed("ibv_query_device", name, error))?;
     let gids = context.gids().map_err(|error| failed("ibv_query_gid_table", name, error))?;
     let mut why = format!("{name} has no port");
+    let mut advice = "bring the port's network interface up and give it an address (`rdma link`, `ip address`)";
     for number in 1..=limits.ports {
         let state = context.port(number).map_err(|error| failed("ibv_query_port", name, error))?;
         if !state.active {
@@ -90,6 +116,10 @@ fn open(name: &str, address: Option<IpAddr>) -> Result<Found, FabricError> {
         };
         let Some(entry) = chosen else {
             why = no_gid(name, number, address, &gids);
+            if address.is_some() {
+                advice = "use an address that the device has (on which to listen, or from which to connect), give its network \
+                          interface this one, or name the device and no address";
+            }
             continue;
         };
         let (Ok(gid_place), Ok(mtu)) = (u8::try_from(entry.index), u8::try_from(state.mtu)) else {
@@ -107,10 +137,7 @@ fn open(name: &str, address: Option<IpAddr>) -> Result<Found, FabricError> {
         };
         return Ok(Found { context, limits, port });
     }
-    Err(FabricError::NoDevice {
-        what: why,
-        advice: "bring the port's network interface up and give it the address (`rdma link`, `ip address`)".into(),
-    })
+    Err(FabricError::NoDevice { what: why, advice: advice.into() })
 }
 
 fn no_gid(name: &str, port: u8, address: Option<IpAddr>, gids: &[GidEntry]) -> String {

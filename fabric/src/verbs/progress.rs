@@ -1,14 +1,21 @@
 //! How the fabric moves: taking completions in, ending endpoints.
 
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use super::address::PairAddress;
 use super::endpoint::{Endpoint, Entry, Job, Phase, Receive, places};
 use super::fabric::{ASYNC_TAG, CHANNEL_TAG, VerbsFabric, WAKER_TAG};
 use super::status;
 use super::sys::{AsyncEvent, Buffer, WorkCompletion};
-use crate::{Event, LinkId, LocalId, LocalSpan, Outcome, WorkError};
+use crate::{DownCause, Event, LinkId, LocalId, LocalSpan, Outcome, WorkError};
 
 /// After so many polls in a row that found nothing, the device is asked for what no completion tells of: a system call or two,
 /// so not at every one.
 const QUIET_POLLS: u32 = 64;
+
+/// How often it is told that a peer does not answer.
+const TELL_UNANSWERED_EVERY: Duration = Duration::from_secs(1);
 
 impl VerbsFabric {
     /// Takes in what has happened, up to about `limit` events.
@@ -101,9 +108,10 @@ impl VerbsFabric {
                     );
                     self.fail_all();
                 }
-                AsyncEvent::Port { port, kind } => {
-                    tracing::info!(device = self.context.name(), port, kind, "the port's state has changed");
+                AsyncEvent::PortDown { port } => {
+                    tracing::warn!(device = self.context.name(), port, "the port went down; its endpoints end");
                 }
+                AsyncEvent::PortUp { port } => tracing::info!(device = self.context.name(), port, "the port came up"),
                 AsyncEvent::Other { .. } => {}
             }
         }
@@ -164,6 +172,7 @@ impl VerbsFabric {
         endpoint.receives_rung -= 1;
         let Receive { op, into, .. } = receive;
         let result = status::of_receive(completion.status);
+        endpoint.heard |= result.is_ok();
         let event = match result {
             Ok(()) => Event::Message { link, op, span: LocalSpan { len: completion.len.min(into.len), ..into } },
             Err(error) => Event::Done { link, op, result: Err(error) },
@@ -183,6 +192,7 @@ impl VerbsFabric {
         let mut entry = endpoint.sends.pop_front().expect("the device has only what is in the list");
         endpoint.rung -= 1;
         let result = status::of_send(completion.status, &entry.job);
+        endpoint.heard |= result.is_ok() && !matches!(entry.job, Job::Bind { .. });
         match &mut entry.job {
             Job::Send { buffer: own, .. } => *own = buffer,
             Job::Read { buffer: own, .. } => {
@@ -340,9 +350,33 @@ impl VerbsFabric {
 
     fn remove(&mut self, link: LinkId, events: &mut Vec<Event>) {
         let endpoint = self.endpoints.remove(link).expect("an endpoint that fails is there until it is drained");
-        let Endpoint { pair, queue, config, faults, .. } = endpoint;
+        let Endpoint { pair, queue, config, mut faults, peer, heard, .. } = endpoint;
         drop(pair);
         self.queues.release(&queue, places(&config));
+        if faults.cause() == DownCause::PeerViolation {
+            faults.port_down = self.context.port(self.port.number).is_ok_and(|port| !port.active);
+        }
+        if let (false, Some(WorkError::Disconnected), Some(peer)) = (heard, faults.work, peer) {
+            self.tell_unanswered(link, &peer);
+        }
         events.push(Event::Down { link, cause: faults.cause() });
+    }
+
+    /// Says, once a second at most, that nothing was ever heard of a peer: mostly that is the network between them.
+    fn tell_unanswered(&mut self, link: LinkId, peer: &PairAddress) {
+        let now = self.clock.time();
+        if self.told_unanswered.is_some_and(|told| now.since(told) < TELL_UNANSWERED_EVERY) {
+            return;
+        }
+        self.told_unanswered = Some(now);
+        let own = Ipv6Addr::from(self.port.gid).to_canonical();
+        tracing::warn!(
+            %link,
+            device = self.context.name(),
+            %own,
+            ?peer,
+            "the peer's device has never answered: it is gone, or packets do not get through; see the networks of both devices, \
+             UDP port 4791 and the MTU"
+        );
     }
 }

@@ -44,10 +44,19 @@ fn set_nonblocking(fd: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The most bytes that this process may lock into memory; `None` if there is no limit, or it cannot be told.
+/// The most bytes that this process may lock into memory; `None` if nothing limits it, or it cannot be told.
 pub(super) fn memlock() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a writable `rlimit`.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_everything()).then_some(limit.rlim_cur)
+}
+
+/// Whether this process is above the limit: it has CAP_IPC_LOCK, as root has outside of containers.
+fn may_lock_everything() -> bool {
+    const IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    capabilities.is_some_and(|capabilities| capabilities >> IPC_LOCK & 1 == 1)
 }

@@ -152,8 +152,10 @@ pub(in crate::verbs) enum AsyncEvent {
     QueueFatal,
     /// The whole device has failed.
     DeviceFatal,
-    /// A port went down, or came up, or changed.
-    Port { port: u8, kind: u32 },
+    /// A port came up.
+    PortUp { port: u8 },
+    /// A port went down.
+    PortDown { port: u8 },
     /// Something that needs no answer.
     Other { kind: u32 },
 }
@@ -184,6 +186,12 @@ impl Context {
 
     pub(in crate::verbs) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is an iWARP device, whose queue pairs are connected by other means.
+    pub(in crate::verbs) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open, and its device stays for as long.
+        unsafe { (*self.raw.as_ref().device).transport_type == ib::ibv_transport_type::IBV_TRANSPORT_IWARP }
     }
 
     pub(super) fn raw(&self) -> *mut ib::ibv_context {
@@ -271,7 +279,7 @@ impl Context {
         const QUEUE_FATAL: u32 = ib::ibv_event_type::IBV_EVENT_CQ_ERR as u32;
         const DEVICE_FATAL: u32 = ib::ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32;
         const PORT_ACTIVE: u32 = ib::ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32;
-        const PORT_CLIENT: u32 = ib::ibv_event_type::IBV_EVENT_SM_CHANGE as u32;
+        const PORT_ERROR: u32 = ib::ibv_event_type::IBV_EVENT_PORT_ERR as u32;
         let pair = || {
             // SAFETY: for these types the element is a queue pair, and one that has events to be acknowledged is not
             // destroyed: `ibv_destroy_qp` waits for the acknowledgement below.
@@ -282,10 +290,10 @@ impl Context {
             PAIR_FATAL => AsyncEvent::PairFatal { pair: pair() },
             QUEUE_FATAL => AsyncEvent::QueueFatal,
             DEVICE_FATAL => AsyncEvent::DeviceFatal,
-            kind @ PORT_ACTIVE..=PORT_CLIENT => {
+            kind @ (PORT_ACTIVE | PORT_ERROR) => {
                 // SAFETY: for these types the element is a port number.
-                let port = unsafe { event.element.port };
-                AsyncEvent::Port { port: u8::try_from(port).unwrap_or(0), kind }
+                let port = u8::try_from(unsafe { event.element.port }).unwrap_or(0);
+                if kind == PORT_ACTIVE { AsyncEvent::PortUp { port } } else { AsyncEvent::PortDown { port } }
             }
             kind => AsyncEvent::Other { kind },
         };
