@@ -81,7 +81,7 @@ impl VerbsFabric {
             match ready.tag {
                 WAKER_TAG => self.waker.clear(),
                 CHANNEL_TAG => {
-                    if self.queues.channel().take_notifications() && armed {
+                    if self.queues.take_notifications() && armed {
                         // The one that `arm` asked for has come: ask again before the queues are polled, so that none is
                         // missed by whoever goes to sleep now.
                         self.queues.notify();

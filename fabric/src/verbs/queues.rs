@@ -25,13 +25,15 @@ pub(super) struct Queues {
     all: Vec<Reserved>,
     channel: Arc<Channel>,
     entries_max: u32,
+    /// Every queue was asked to notify, and none was seen to have done so.
+    notifies: bool,
 }
 
 impl Queues {
     pub(super) fn new(context: &Arc<Context>, entries_max: u32) -> Result<Self, FabricError> {
         let channel =
             Channel::new(context).map_err(|error| failed("ibv_create_comp_channel", context.name(), error))?;
-        Ok(Self { all: Vec::new(), channel, entries_max })
+        Ok(Self { all: Vec::new(), channel, entries_max, notifies: false })
     }
 
     pub(super) fn channel(&self) -> &Channel {
@@ -51,6 +53,7 @@ impl Queues {
         let queue =
             CompletionQueue::new(&self.channel, entries).map_err(|error| failed("ibv_create_cq", device, error))?;
         self.all.push(Reserved { queue: Arc::clone(&queue), places });
+        self.notifies = false;
         Ok(queue)
     }
 
@@ -63,6 +66,13 @@ impl Queues {
         }
     }
 
+    /// Takes the notifications that have come; tells whether there was one. Each queue notifies once when asked.
+    pub(super) fn take_notifications(&mut self) -> bool {
+        let any = self.channel.take_notifications(self.all.len());
+        self.notifies &= !any;
+        any
+    }
+
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -71,8 +81,12 @@ impl Queues {
         &self.all[place].queue
     }
 
-    /// Asks that the channel be notified of the next completion on any of them.
-    pub(super) fn notify(&self) {
+    /// Asks that the channel be notified of the next completion on any of them. If it is to be already, nothing is asked:
+    /// that would be a system call.
+    pub(super) fn notify(&mut self) {
+        if std::mem::replace(&mut self.notifies, true) {
+            return;
+        }
         for entry in &self.all {
             if let Err(error) = entry.queue.notify() {
                 tracing::error!(%error, "ibv_req_notify_cq failed; this fabric may sleep through a completion");

@@ -41,10 +41,10 @@ impl Channel {
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// Takes every notification, and tells whether there was one.
-    pub(in crate::verbs) fn take_notifications(&self) -> bool {
+    /// Takes notifications, up to `limit`, and tells whether there was one.
+    pub(in crate::verbs) fn take_notifications(&self, limit: usize) -> bool {
         let mut any = false;
-        loop {
+        for _ in 0..limit {
             let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
             // SAFETY: the channel is there, its descriptor nonblocking, and both targets are writable.
             if unsafe { ib::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut context) } != 0 {
@@ -54,6 +54,7 @@ impl Channel {
             // SAFETY: the queue of a notification that is not acknowledged is not destroyed: `ibv_destroy_cq` waits for it.
             unsafe { ib::ibv_ack_cq_events(queue, 1) };
         }
+        any
     }
 }
 
