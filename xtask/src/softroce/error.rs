@@ -33,7 +33,7 @@ pub(crate) enum Error {
     Path(PathBuf),
     #[error("the guest was not ready within {limit:?}; its console ends with:\n{console}")]
     Boot { limit: Duration, console: String },
-    #[error("the guest ended before the command did; its console ends with:\n{console}")]
+    #[error("the guest ended before its command did; the last that qemu and its console said:\n{console}")]
     Died { console: String },
     #[error("inside the guest: {0}")]
     Inside(String),

@@ -100,8 +100,8 @@ pub(crate) fn run(job: &Job, options: Options) -> Result<u8, Error> {
     if matches!(options.on, None | Some(Place::Module)) {
         match loaded() {
             Ok((_loaded, rights)) => {
-                let how = if rights == Rights::Sudo { "with sudo, " } else { "" };
-                eprintln!("softroce: on this machine, with rdma_rxe loaded {how}for the while{}", since(&against));
+                let how = if rights == Rights::Sudo { "made with sudo" } else { "made" };
+                eprintln!("softroce: on this machine, devices {how} with the kernel's rdma_rxe{}", since(&against));
                 return job.run(options.time_limit);
             }
             Err(why) if options.on.is_some() => return Err(Error::NoModule(why)),
