@@ -84,7 +84,7 @@ impl<R: Role> Turning<R> {
             last: None,
             abandoned: false,
             warn_at: Time::ZERO,
-            idle: IdleStrategy::new(config.idle),
+            idle: IdleStrategy::here(config.idle),
             armed: false,
             watches: Vec::new(),
         })

@@ -35,6 +35,13 @@ impl IdleLimits {
 
     /// Sleeps as soon as there is nothing to do.
     pub const FRUGAL: Self = Self { spins_max: 0, yields_max: 1, sleeps: true, awake_max: AWAKE_MAX };
+
+    /// The same for a machine with so many processors. With one, whatever a driver waits for needs the processor that the driver
+    /// would spin on, so it sleeps as soon as it may.
+    #[must_use]
+    pub const fn on(self, processors: usize) -> Self {
+        if processors > 1 { self } else { Self { awake_max: Duration::ZERO, ..self } }
+    }
 }
 
 /// What to do before the next turn.
@@ -59,6 +66,11 @@ pub struct IdleStrategy {
 }
 
 impl IdleStrategy {
+    /// A strategy with these limits, on this machine.
+    pub fn here(limits: IdleLimits) -> Self {
+        Self::new(limits.on(std::thread::available_parallelism().map_or(usize::MAX, usize::from)))
+    }
+
     /// A strategy with these limits.
     pub const fn new(limits: IdleLimits) -> Self {
         Self { limits, idle: 0, since: Time::ZERO }
@@ -168,6 +180,14 @@ mod tests {
             assert_eq!(rests, [Rest::Spin, Rest::Spin, Rest::Sleep, Rest::Sleep]);
             assert_eq!(idle.after(1, now), Rest::Spin);
         }
+    }
+
+    #[test]
+    fn on_a_machine_with_one_processor_a_driver_without_work_sleeps_at_once_if_it_may() {
+        let first = |limits: IdleLimits, processors| IdleStrategy::new(limits.on(processors)).after(0, Time::ZERO);
+        assert_eq!(first(LIMITS, 1), Rest::Sleep);
+        assert_eq!(first(LIMITS, 2), Rest::Spin);
+        assert_eq!(first(IdleLimits::LATENCY, 1), Rest::Spin);
     }
 
     #[test]

@@ -10,7 +10,8 @@ mod notices;
 use std::time::Duration;
 
 use keyway_fabric::{
-    EVENTS_A_TURN, Event, Fabric, Holdings, IdleStrategy, Now, Rest, SystemClock, Time, Watch, drive, wait_any,
+    EVENTS_A_TURN, Event, Fabric, Holdings, IdleLimits, IdleStrategy, Now, Rest, SystemClock, Time, Watch, drive,
+    wait_any,
 };
 
 use self::engine::Engine;
@@ -65,11 +66,11 @@ impl Reactor {
             inbox,
             mail,
             clock: SystemClock::start(),
-            idle: match idle {
-                Idle::Latency => IdleStrategy::latency(),
-                Idle::Balanced => IdleStrategy::balanced(),
-                Idle::Frugal => IdleStrategy::frugal(),
-            },
+            idle: IdleStrategy::here(match idle {
+                Idle::Latency => IdleLimits::LATENCY,
+                Idle::Balanced => IdleLimits::BALANCED,
+                Idle::Frugal => IdleLimits::FRUGAL,
+            }),
             log: NoticeLog::new(),
             events: Vec::with_capacity(EVENTS_A_TURN),
             cut_off: None,
