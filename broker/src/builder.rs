@@ -195,9 +195,8 @@ fn open_fabric(settings: &Settings, addresses: &[SocketAddr]) -> Result<Box<dyn 
     let mut options = FabricOptions::new(choice);
     options.address = address;
     options.huge_pages = settings.huge_pages;
-    let opened = options
-        .open()
-        .map_err(|source| BrokerError::Fabric { what: format!("the fabric {}", settings.fabric), source })?;
+    let opened =
+        options.open().map_err(|source| BrokerError::OpenFabric { fabric: settings.fabric.to_string(), source })?;
     if let Some(reason) = &opened.fallback {
         tracing::warn!("no RDMA device is used, and the broker goes on with the software fabric: {reason}");
     }

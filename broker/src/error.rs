@@ -108,6 +108,15 @@ pub enum BrokerError {
         #[source]
         source: io::Error,
     },
+    /// The fabric that was chosen cannot be opened on this machine.
+    #[error("cannot open the fabric {fabric}")]
+    OpenFabric {
+        /// What was chosen.
+        fabric: String,
+        /// The fabric's reason.
+        #[source]
+        source: FabricError,
+    },
     /// The fabric refused something that a broker cannot do without.
     #[error("cannot make {what}")]
     Fabric {
@@ -168,7 +177,7 @@ impl BrokerError {
             | Self::UnixForeign { .. }
             | Self::UnixOccupied { .. }
             | Self::Unix { .. } => BrokerErrorKind::Address,
-            Self::Fabric { .. } | Self::System { .. } => BrokerErrorKind::Resources,
+            Self::OpenFabric { .. } | Self::Fabric { .. } | Self::System { .. } => BrokerErrorKind::Resources,
             Self::Failed { .. } => BrokerErrorKind::Failed,
             Self::Silent => BrokerErrorKind::Silent,
         }
@@ -178,7 +187,7 @@ impl BrokerError {
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Listen { .. } | Self::Resolve { .. } | Self::UnixBusy { .. } => true,
-            Self::Fabric { .. } | Self::System { .. } => true,
+            Self::OpenFabric { .. } | Self::Fabric { .. } | Self::System { .. } => true,
             Self::Setting { .. }
             | Self::PoolTooSmall { .. }
             | Self::SegmentTooSmall { .. }

@@ -242,7 +242,7 @@ fn a_closed_standard_output_is_no_reason_to_end() {
 #[test]
 fn a_device_that_is_not_there_is_named_and_nothing_is_started() {
     let (line, status) = complaint(&["--listen", "127.0.0.1:0", "--fabric", "verbs:no-such-device"]);
-    assert!(line.starts_with("keyway-broker: cannot make the fabric verbs:no-such-device: "), "{line}");
+    assert!(line.starts_with("keyway-broker: cannot open the fabric verbs:no-such-device: "), "{line}");
     assert_eq!(status, 1);
 }
 

@@ -158,9 +158,11 @@ impl Held {
     fn serves(&self, family: &str, address: Option<IpAddr>) -> bool {
         self.family == family && (family == SOFT || self.address == address)
     }
+}
 
+impl Drop for Held {
     /// Gives the domain back, of which nothing should be left.
-    pub(crate) fn end(mut self) {
+    fn drop(&mut self) {
         if let Err(error) = self.fabric.free_domain(self.domain) {
             tracing::debug!(fabric = self.fabric.name(), %error, "a client's domain goes with its fabric");
         }

@@ -207,7 +207,6 @@ impl<R: Role> Turning<R> {
         self.events.clear();
         if let Some(mut former) = self.fabrics.move_to(name) {
             self.role.leave(&mut *former.fabric);
-            former.end();
         }
         let domain = self.fabrics.domain();
         let prepared = self.role.prepare(domain, self.fabrics.fabric());
@@ -303,7 +302,5 @@ impl<R: Role> Turning<R> {
         }
         let mut used = self.fabrics.into_used();
         self.role.leave(&mut *used.fabric);
-        drop(self.role);
-        used.end();
     }
 }
