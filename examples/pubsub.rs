@@ -2,7 +2,10 @@
 //! consumer got and what its keys went through, and one stale key, tried on purpose.
 //!
 //! Many cheap records go to the consumers of the wide scopes; the narrow one, with a key of its own for each record, has a
-//! smaller topic. Everything runs in this process, over the same fabric that processes of their own would use.
+//! smaller topic. Everything runs in this process, over the same fabric that processes of their own would use:
+//!
+//!     cargo run --release --example pubsub
+//!     cargo run --release --example pubsub --features verbs -- --fabric verbs --records 100000
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a demonstration that tells rates reads the clock")]
@@ -16,10 +19,22 @@ use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use keyway::{Broker, Consumer, ConsumerStats, Producer, Scope, Server, Start};
+use clap::Parser;
+use keyway::{Broker, Consumer, ConsumerStats, FabricChoice, Producer, Scope, Server, Start};
 use keyway_fabric::WorkError;
 
 use crate::stale_key::Attempt;
+
+/// A broker, two producers and three consumers.
+#[derive(Parser)]
+struct Options {
+    /// The fabric of all of them: soft, verbs, verbs:DEVICE, or auto
+    #[arg(long, value_name = "FABRIC", env = "KEYWAY_FABRIC", default_value_t)]
+    fabric: FabricChoice,
+    /// How many records are published. The topics' rings hold so many at most, so that every consumer may take its time
+    #[arg(long, value_name = "N", default_value_t = RECORDS_MAX, value_parser = clap::value_parser!(u64).range(10..=RECORDS_MAX))]
+    records: u64,
+}
 
 /// What a producer publishes.
 #[derive(Clone, Copy)]
@@ -28,10 +43,9 @@ struct Feed {
     records: u64,
 }
 
-/// A million records. The topics' rings hold them all, so that every consumer may take its time.
-const PRICES: Feed = Feed { topic: "demo/prices", records: 900_000 };
-const ORDERS: Feed = Feed { topic: "demo/orders", records: 100_000 };
-const CONSUMERS: [(Feed, Scope); 3] = [(PRICES, Scope::Segment), (PRICES, Scope::Batch), (ORDERS, Scope::Message)];
+const RECORDS_MAX: u64 = 1_000_000;
+const PRICES: &str = "demo/prices";
+const ORDERS: &str = "demo/orders";
 /// Keys are replaced a thousand times a second.
 const EPOCH: Duration = Duration::from_millis(1);
 /// Nothing here should take nearly as long.
@@ -41,7 +55,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
-    match demo() {
+    match demo(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("pubsub: {error}");
@@ -50,41 +64,52 @@ fn main() -> ExitCode {
     }
 }
 
-fn demo() -> Result<(), Failure> {
-    let broker = Broker::builder().pool_size(256 << 20).segment_size(4 << 20).start()?;
+fn demo(options: &Options) -> Result<(), Failure> {
+    let orders = Feed { topic: ORDERS, records: options.records / 10 };
+    let prices = Feed { topic: PRICES, records: options.records - orders.records };
+    let readers = [(prices, Scope::Segment), (prices, Scope::Batch), (orders, Scope::Message)];
+    let fabric = || options.fabric.clone();
+    let broker = Broker::builder().fabric(fabric()).pool_size(256 << 20).segment_size(4 << 20).start()?;
     let server = Server::from(broker.connector());
 
     // Each runs on a thread of its own, as it would in a process of its own.
-    let consumers = CONSUMERS.map(|(feed, scope)| {
-        let builder = Consumer::builder(&server, feed.topic).start(Start::Earliest).scope(scope).epoch(EPOCH);
+    let consumers = readers.map(|(feed, scope)| {
+        let builder = Consumer::builder(&server, feed.topic).fabric(fabric());
+        let builder = builder.start(Start::Earliest).scope(scope).epoch(EPOCH);
         spawn(format!("{scope:?}"), move || receive(builder.connect()?, feed.records))
     });
-    let producers = [PRICES, ORDERS].map(|feed| {
-        let builder = Producer::builder(&server, feed.topic).name(feed.topic);
+    let producers = [prices, orders].map(|feed| {
+        let builder = Producer::builder(&server, feed.topic).fabric(fabric()).name(feed.topic);
         spawn(feed.topic.into(), move || publish(builder.connect()?, feed.records))
     });
     for producer in producers {
         join(producer?)?;
     }
-    println!("{} records in {}, {} in {}", PRICES.records, PRICES.topic, ORDERS.records, ORDERS.topic);
+    println!("{} records in {PRICES}, {} in {ORDERS}", prices.records, orders.records);
     println!("keys are replaced every {EPOCH:?}\n");
     println!(
         "{:<9}{:>11}{:>12}{:>9}{:>10}{:>12}{:>15}{:>7}",
         "scope", "delivered", "records/s", "epochs", "re-keys", "reconnects", "access errors", "lost"
     );
     let mut complete = true;
-    for (consumer, (feed, scope)) in consumers.into_iter().zip(CONSUMERS) {
+    let mut over = None;
+    for (consumer, (feed, scope)) in consumers.into_iter().zip(readers) {
         let report = join(consumer?)?;
+        over.get_or_insert_with(|| report.stats.fabric.clone());
         complete &= report.delivered == feed.records && report.lost == 0 && report.stats.remote_access_errors == 0;
         report.print(scope);
     }
     let counters = broker.counters()?;
-    println!("\nbroker: {} keys granted, {} taken by force", counters.grants, counters.revocations_forced);
+    let fabric = over.unwrap_or_default();
+    println!(
+        "\nbroker: {} keys granted, {} taken by force, over {fabric}",
+        counters.grants, counters.revocations_forced
+    );
     if !complete {
         return Err("a consumer did not get every record, in order and once".into());
     }
 
-    let Attempt { key, bytes_read, age, result } = stale_key::attempt(&server, PRICES.topic)?;
+    let Attempt { key, bytes_read, age, result } = stale_key::attempt(&server, options.fabric.clone(), PRICES)?;
     println!("\na stale key: {key} opened {bytes_read} bytes; tried once more, {age} epochs later:");
     match result {
         Err(refused @ WorkError::RemoteAccess) => println!("  {refused}"),

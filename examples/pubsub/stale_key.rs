@@ -7,7 +7,7 @@
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use keyway::{Error, Server};
+use keyway::{Error, FabricChoice, Server};
 use keyway_channel::Channel;
 use keyway_client::{Connected, Driver, DriverConfig, Progress, Role, SessionPlan};
 use keyway_fabric::{
@@ -38,7 +38,7 @@ pub(crate) struct Attempt {
 }
 
 /// Keeps a key, and tries it when it is stale.
-pub(crate) fn attempt(server: &Server, topic: &str) -> Result<Attempt, Error> {
+pub(crate) fn attempt(server: &Server, fabric: FabricChoice, topic: &str) -> Result<Attempt, Error> {
     let (told, attempt) = sync_channel(1);
     let role = Hoarder {
         topic: topic.to_owned(),
@@ -48,7 +48,8 @@ pub(crate) fn attempt(server: &Server, topic: &str) -> Result<Attempt, Error> {
         state: State::ExpectSubscribed,
         read: None,
     };
-    let config = DriverConfig { connect_timeout: TIMEOUT, ..DriverConfig::new(server.clone(), "keyway-hoarder") };
+    let config =
+        DriverConfig { connect_timeout: TIMEOUT, fabric, ..DriverConfig::new(server.clone(), "keyway-hoarder") };
     let (driver, opening) = Driver::spawn("hoarder", config, role)?;
     opening.wait()?;
     let attempt = attempt.recv_timeout(TIMEOUT);
