@@ -156,7 +156,11 @@ impl Scenario {
             device: DeviceTraits {
                 bounds_enforced: rng.u32(0..4) > 0,
                 windows_max: 4_096,
-                index_reuse: rng.u32(0..=30),
+                // Every fourth device gives nothing but indices that were freed.
+                index_reuse: match rng.u32(0..=30) {
+                    _ if seed % 4 == 3 => 100,
+                    percent => percent,
+                },
             },
             segment_size: SEGMENT_MIN,
             pool_segments: (ring + 2) * topics as u32 + rng.u32(2..8),

@@ -50,6 +50,8 @@ pub struct Counters {
     pub subscriptions: u32,
     /// Windows now, bound or not.
     pub windows: u32,
+    /// Windows now that are kept unused, since nearly all keys of their index are in quarantine.
+    pub windows_parked: u32,
     /// Windows now whose key may open something.
     pub windows_live: u32,
     /// Segments in rings now.

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use keyway_fabric::{Memory, Time, Transmit};
+use keyway_fabric::{Memory, Time, Transmit, WindowId};
 use keyway_schema::message::{Commit, TopicSettings};
 use keyway_schema::{Code, TopicName};
 
@@ -12,10 +12,11 @@ use super::counters::Counters;
 use super::faults::Faults;
 use super::log::Log;
 use super::notice::{Notice, Notices, Refusal};
+use super::parked::Parked;
 use super::pool::Pool;
 use super::quarantine::Quarantine;
 use super::slab::Place;
-use super::timers::Timers;
+use super::timers::{Timer, Timers};
 use super::topic::{SubscriptionRef, Topic};
 use super::windows::Windows;
 
@@ -32,6 +33,9 @@ pub(super) struct Hub {
     /// Windows that sessions have or may have at any time.
     pub(super) windows_claimed: u32,
     pub(super) quarantine: Quarantine,
+    /// Windows of indices whose keys are used up for now.
+    parked: Parked,
+    parked_timer: Option<Time>,
     pub(super) timers: Timers,
     pub(super) counters: Counters,
     pub(super) notices: Notices,
@@ -74,6 +78,8 @@ impl Hub {
             windows: Windows::new(),
             windows_claimed: 0,
             quarantine: Quarantine::new(config.quarantine),
+            parked: Parked::default(),
+            parked_timer: None,
             timers: Timers::default(),
             counters: Counters::default(),
             notices: Notices::default(),
@@ -166,6 +172,31 @@ impl Hub {
             return Err(Refusal::new(Code::Settings, text));
         }
         Ok((segments, record_max))
+    }
+
+    /// How many more windows may be promised or allocated.
+    pub(super) fn windows_left(&self) -> u32 {
+        self.config.windows_max.saturating_sub(self.windows_claimed + self.parked.len())
+    }
+
+    /// How many windows are kept unused.
+    pub(super) fn windows_parked(&self) -> u32 {
+        self.parked.len()
+    }
+
+    /// Keeps a window that was allocated until the quarantine of its index is over.
+    pub(super) fn park(&mut self, window: WindowId, until: Time) {
+        self.parked.insert(window, until);
+        self.timers.set(Timer::Parked, &mut self.parked_timer, self.parked.first());
+    }
+
+    /// Frees the parked windows whose quarantine is over.
+    pub(super) fn unpark(&mut self, now: Time) {
+        self.parked_timer = None;
+        while let Some(window) = self.parked.pop(now) {
+            self.chores.push_back(Transmit::FreeWindow { window });
+        }
+        self.timers.set(Timer::Parked, &mut self.parked_timer, self.parked.first());
     }
 
     /// A window that covers a segment is about to be freed, and covers it until that is done: see

@@ -6,7 +6,8 @@
 //! - A topic's bytes: `pool` and `log` (where they are), `append` (how they get there), `producers` (what came before).
 //! - A client: `session` and `life`; `requests` and `publish` (what it says), `transmit` (what it is told).
 //! - Reading: `subscription` with `segment_scope` and `piece_scope` (what is granted when), `release` (what the consumer says of
-//!   it), `window` and `windows` (the life of a key), `stock` (a session's windows), `quarantine` (dead keys).
+//!   it), `window` and `windows` (the life of a key), `stock` (a session's windows), `quarantine` (dead keys), `parked` (windows whose
+//!   index has none left for now).
 //! - What one session's event means for others goes through `hub`, and is handed on in `turn` before the event is done with.
 //!
 //! Appending a batch costs one copy and a constant amount of work, whoever is subscribed; only those who wait for it are
@@ -21,6 +22,7 @@ mod inspect;
 mod life;
 mod log;
 mod notice;
+mod parked;
 mod piece_scope;
 mod pool;
 mod producers;
@@ -164,11 +166,15 @@ impl Core {
         self.hub.timers.set(Timer::Stop, &mut self.stop_timer, Some(stops_at));
         let all: Vec<_> = self.sessions.iter().map(|(place, _)| place).collect();
         all.into_iter().for_each(|place| self.make_ready(place));
+        if self.sessions.len() == 0 {
+            self.hub.unpark(Time::NEVER);
+        }
     }
 
     /// Whether it has stopped and no session is left.
     pub fn is_drained(&self) -> bool {
-        self.hub.stops_at.is_some() && self.sessions.len() == 0 && self.hub.chores.is_empty()
+        let is_empty = self.sessions.len() == 0 && self.hub.windows_parked() == 0 && self.hub.chores.is_empty();
+        self.hub.stops_at.is_some() && is_empty
     }
 
     /// What happened since, oldest first.
@@ -187,6 +193,7 @@ impl Core {
             topics: self.hub.topics().len() as u32,
             subscriptions: self.sessions.iter().map(|(_, session)| session.subscriptions.len() as u32).sum(),
             windows: self.hub.windows.len() as u32,
+            windows_parked: self.hub.windows_parked(),
             windows_live: self.windows().filter(|window| window.grant.is_some()).count() as u32,
             segments_live: segments(|state| matches!(state, SegmentState::Live { .. })),
             segments_limbo: segments(|state| matches!(state, SegmentState::Limbo { .. })),

@@ -12,6 +12,9 @@ use keyway_fabric::{Key, Time};
 /// Indices that each death takes out when they are due: one more than it can put in, so that the rest shrinks.
 const EXPIRED_A_DEATH: usize = 2;
 
+/// With fewer keys left than so many of 256, an index is not worth searching for them.
+const LEFT_MIN: u32 = 64;
+
 /// The keys.
 #[derive(Clone, Debug)]
 pub(super) struct Quarantine {
@@ -51,6 +54,13 @@ impl Quarantine {
     pub(super) fn contains(&self, key: Key, now: Time) -> bool {
         let bit = |dead: &Dead| dead.low[usize::from(key.low() >> 6)] >> (key.low() & 63) & 1 == 1;
         self.indices.get(&key.index()).is_some_and(|dead| dead.until > now && bit(dead))
+    }
+
+    /// Until when an index is of no use, if nearly all of its keys are in quarantine.
+    pub(super) fn spent_until(&self, index: u32, now: Time) -> Option<Time> {
+        let dead = self.indices.get(&index).filter(|dead| dead.until > now)?;
+        let left: u32 = dead.low.iter().map(|word| word.count_zeros()).sum();
+        (left < LEFT_MIN).then_some(dead.until)
     }
 
     /// How many indices have keys in it.
@@ -102,6 +112,19 @@ mod tests {
         assert!(quarantine.contains(Key(0x0101), at(499)));
         quarantine.insert(Key(0x0103), at(900));
         assert!(!quarantine.contains(Key(0x0101), at(900)));
+    }
+
+    #[test]
+    fn an_index_is_spent_until_the_last_of_its_keys_has_been_dead_for_long_enough() {
+        let mut quarantine = Quarantine::new(Duration::from_secs(300));
+        for low in 0..192 {
+            quarantine.insert(Key(0x0700 | low), at(u64::from(low)));
+            assert_eq!(quarantine.spent_until(7, at(191)), None, "{low}");
+        }
+        quarantine.insert(Key(0x07ff), at(200));
+        assert_eq!(quarantine.spent_until(7, at(200)), Some(at(500)));
+        assert_eq!(quarantine.spent_until(8, at(200)), None);
+        assert_eq!(quarantine.spent_until(7, at(500)), None);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Stock {
     pub(super) fn reserve(&mut self, depth: u16, hub: &mut Hub) -> bool {
         let reserved = self.reserved + u32::from(depth.min(RESERVE));
         let more = reserved.saturating_sub(self.claimed);
-        if hub.windows_claimed + more > hub.config.windows_max {
+        if more > hub.windows_left() {
             return false;
         }
         self.reserved = reserved;
@@ -115,6 +115,10 @@ impl Stock {
             }
             let next = memory.key(window.id).next();
             if hub.quarantine.contains(next, now) {
+                if hub.quarantine.spent_until(next.index(), now).is_some() {
+                    self.free(place, hub, now);
+                    continue;
+                }
                 return Spare::MoveOn(place);
             }
             return Spare::Window(place);
@@ -125,9 +129,7 @@ impl Stock {
     /// Whether a window should be allocated, or a replacement ahead of its need.
     pub(super) fn may_allocate(&self, hub: &Hub) -> bool {
         let count = self.count();
-        !self.is_refused
-            && count < self.depth + self.old
-            && (count < self.reserved || hub.windows_claimed < hub.config.windows_max)
+        !self.is_refused && count < self.depth + self.old && (count < self.reserved || hub.windows_left() > 0)
     }
 
     /// Whether replacements are due and not on their way.
@@ -141,11 +143,21 @@ impl Stock {
         self.claim(hub);
     }
 
-    /// It was answered.
-    pub(super) fn allocated(&mut self, window: Option<WindowId>, id: SessionId, hub: &mut Hub) {
+    /// It was answered. A window whose index has no keys left to speak of is parked, and another one is asked for.
+    pub(super) fn allocated(
+        &mut self,
+        window: Option<WindowId>,
+        id: SessionId,
+        hub: &mut Hub,
+        now: Time,
+        memory: &dyn Memory,
+    ) {
         self.allocating -= 1;
         self.is_refused = window.is_none();
-        if let Some(window) = window {
+        let spent = window.and_then(|window| hub.quarantine.spent_until(memory.key(window).index(), now));
+        if let (Some(window), Some(until)) = (window, spent.filter(|_| !hub.faults.skip_quarantine)) {
+            hub.park(window, until);
+        } else if let Some(window) = window {
             let place = hub.windows.insert(window, id);
             self.all.push(place);
             self.idle.push_back(place);

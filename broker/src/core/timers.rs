@@ -11,6 +11,8 @@ use super::slab::Place;
 pub(super) enum Timer {
     /// The core's own end.
     Stop,
+    /// The windows that are kept unused.
+    Parked,
     /// A session: the end of its linger, or its oldest offer's.
     Session(Place),
     /// A subscription of a session: its epoch, or its oldest key's deadline.

@@ -36,7 +36,7 @@ impl Machine for Core {
                     session.dissolve(cause, now, &mut self.hub, memory);
                 }
             }
-            (Event::Allocated { op, result }, _) => self.allocated(op, result, now),
+            (Event::Allocated { op, result }, _) => self.allocated(op, result, now, memory),
             (_, None) => {}
         }
         if let Some(place) = place {
@@ -53,6 +53,7 @@ impl Machine for Core {
                     let all: Vec<_> = self.sessions.iter().map(|(place, _)| place).collect();
                     all.into_iter().for_each(|place| self.end_stopping(place, now));
                 }
+                Timer::Parked => self.hub.unpark(now.time),
                 Timer::Session(place) => {
                     if let Some(session) = self.sessions.get_mut(place) {
                         session.time_out(now, &mut self.hub);
@@ -140,7 +141,7 @@ impl Core {
         }
     }
 
-    fn allocated(&mut self, op: Op, result: Result<WindowId, FabricError>, now: Now) {
+    fn allocated(&mut self, op: Op, result: Result<WindowId, FabricError>, now: Now, memory: &dyn Memory) {
         let Some(tag) = transmit::allocation_of(op) else { return };
         let session = self.sessions.of_tag(tag).and_then(|place| self.sessions.get_mut(place));
         let Some(session) = session else {
@@ -150,7 +151,7 @@ impl Core {
         };
         let (place, id) = (session.me, session.id);
         let refusal = result.as_ref().err().map(ToString::to_string);
-        session.stock.allocated(result.ok(), id, &mut self.hub);
+        session.stock.allocated(result.ok(), id, &mut self.hub, now.time, memory);
         if let Some(why) = refusal.filter(|_| session.stock.len() == 0) {
             let text = format!("no memory window could be had for a subscription: {why}");
             self.hub.counters.refusals += 1;
@@ -188,6 +189,9 @@ impl Core {
         }
         if self.hub.stops_at.is_some() {
             self.end_drained(now);
+            if self.sessions.len() == 0 {
+                self.hub.unpark(Time::NEVER);
+            }
         }
     }
 

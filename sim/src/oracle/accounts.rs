@@ -34,11 +34,12 @@ pub(crate) fn cross_check(core: &Core, keys: &KeyBook) -> Verdict {
     Ok(())
 }
 
-/// At the end, with every session over: what the broker holds is its pool.
+/// At the end, with every session over: what the broker holds is its pool, and the windows that it keeps from being used.
 pub(crate) fn audit_broker(core: &Core, fabric: &SimFabric) -> Verdict {
     let counters = core.counters();
     let held = fabric.holdings();
-    let expected = Holdings { domains: 1, shareds: 1, ..Holdings::default() };
+    let windows = counters.windows_parked as usize;
+    let expected = Holdings { domains: 1, shareds: 1, windows, ..Holdings::default() };
     if held != expected {
         return broken(Invariant::I9, format!("with no session left the broker's device holds {held:?}; {counters:?}"));
     }

@@ -35,6 +35,11 @@ pub(super) struct Bench {
     pub(super) first_keys: VecDeque<Key>,
     /// Keys that the next bind passes over.
     pub(super) keys_passed: u8,
+    /// The device gives the index of the window freed last to the next one, as some do.
+    pub(super) reuses_indices: bool,
+    freed_indices: Vec<u32>,
+    /// Unbinds posted so far.
+    pub(super) unbinds: u64,
     /// How many windows may be allocated.
     pub(super) windows_left: u32,
     pub(super) events: VecDeque<Event>,
@@ -86,6 +91,9 @@ impl Bench {
             holds_sends: false,
             first_keys: VecDeque::new(),
             keys_passed: 0,
+            reuses_indices: false,
+            freed_indices: Vec::new(),
+            unbinds: 0,
             windows_left: u32::MAX,
             events: VecDeque::new(),
             held: VecDeque::new(),
@@ -191,7 +199,10 @@ impl Bench {
                     self.windows_left -= 1;
                     let number = self.number();
                     let id = WindowId { index: number, generation: 0 };
-                    let key = self.first_keys.pop_front().unwrap_or(Key(number << 8 | 0xf0));
+                    let reused = self.freed_indices.pop().filter(|_| self.reuses_indices);
+                    let index = reused.unwrap_or(number);
+                    // As a device does that counts its allocations in the low byte.
+                    let key = self.first_keys.pop_front().unwrap_or(Key(index << 8 | (0xf0 + number) & 0xff));
                     self.memory.windows.insert(id, TestWindow { key, binding: None, is_busy: false });
                     Ok(id)
                 };
@@ -201,6 +212,7 @@ impl Bench {
                 let freed = self.memory.windows.remove(&window).expect("a window is freed once");
                 assert!(!freed.is_busy, "{window} was freed with a bind or unbind outstanding");
                 self.windows_left = self.windows_left.saturating_add(1);
+                self.freed_indices.push(freed.key.index());
                 self.dead.extend(freed.binding.map(|(key, _)| (key, self.now.time)));
             }
             Transmit::FreeLocal { local } => {
@@ -221,6 +233,7 @@ impl Bench {
                 return;
             }
             Work::Bind { window, .. } | Work::Unbind { window } => {
+                self.unbinds += u64::from(matches!(work, Work::Unbind { .. }));
                 let window = self.memory.windows.get_mut(&window).expect("the window exists");
                 assert!(!window.is_busy, "one bind or unbind of a window is outstanding at a time");
                 window.is_busy = true;
@@ -324,7 +337,8 @@ impl Bench {
     /// What must hold at any time.
     fn check(&self) {
         let views: Vec<_> = self.core.windows().collect();
-        assert_eq!(views.len(), self.memory.windows.len(), "the core knows every window");
+        let parked = self.core.counters().windows_parked as usize;
+        assert_eq!(views.len() + parked, self.memory.windows.len(), "the core knows every window");
         for segment in self.core.segments() {
             let start = u64::from(segment.index) * SEGMENT;
             let covered = views.iter().filter_map(|view| view.grant);

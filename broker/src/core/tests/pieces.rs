@@ -1,6 +1,8 @@
 //! Batch and message scope: what each grant opens, going back, limits, being lapped.
 
-use keyway_fabric::Memory;
+use std::time::Duration;
+
+use keyway_fabric::{DownCause, Memory};
 use keyway_schema::batch::Batch;
 use keyway_schema::bootstrap::Role;
 use keyway_schema::message::{Arm, Grant, Lagged, Release, Revoked, Scope, Start, Subscribe};
@@ -295,6 +297,60 @@ fn no_key_is_granted_twice_within_its_quarantine() {
         bench.send(consumer, release(grant.epoch, number));
         assert_eq!(bench.read_grant(&grant), None);
     }
+}
+
+#[test]
+fn where_a_freed_index_comes_back_at_once_keys_are_neither_repeated_nor_searched_for() {
+    const GRANTS: u64 = 3_000;
+    let mut bench = Bench::new(config(8));
+    bench.reuses_indices = true;
+    let mut request = subscribe(Scope::Message, Start::Earliest);
+    request.depth = 2;
+    let (mut consumer, producer) = start(&mut bench, request.clone());
+    let mut seen = std::collections::HashSet::new();
+    for number in 1..=GRANTS {
+        bench.publish(producer, 0xa, number, &[b"one"]);
+        let grant = bench.grants(consumer).remove(0);
+        assert!(seen.insert(grant.key), "key {:#x} was granted twice", grant.key);
+        bench.send(consumer, release(grant.epoch, number));
+        if number % 1_000 == 0 {
+            // What one session has used up the next one meets.
+            bench.down(consumer.link, DownCause::PeerLost);
+            bench.run();
+            consumer = bench.connect(Role::Consumer);
+            request.start = Start::Sequence(number);
+            bench.subscribes(consumer, request.clone());
+        }
+    }
+    // Each grant has one unbind of its own.
+    assert!(bench.unbinds < GRANTS + GRANTS / 20, "{} unbinds for {GRANTS} grants", bench.unbinds);
+    let parked = bench.core.counters().windows_parked;
+    assert!(parked > 0, "without windows that are kept there is nothing to see here");
+    bench.pass(Duration::from_secs(301));
+    assert_eq!(bench.core.counters().windows_parked, 0, "their keys may be issued again");
+}
+
+#[test]
+fn windows_that_are_kept_are_freed_when_the_core_stops() {
+    let mut bench = Bench::new(config(8));
+    bench.reuses_indices = true;
+    let (consumer, producer) = start(&mut bench, subscribe(Scope::Message, Start::Earliest));
+    let mut number = 0;
+    while bench.core.counters().windows_parked == 0 {
+        number += 1;
+        bench.publish(producer, 0xa, number, &[b"one"]);
+        let grant = bench.grants(consumer).remove(0);
+        bench.send(consumer, release(grant.epoch, number));
+    }
+    bench.core.shut_down(bench.now, Duration::from_secs(1));
+    bench.run();
+    bench.pass_ms(2_000);
+    for client in [consumer, producer] {
+        bench.down(client.link, DownCause::PeerLost);
+    }
+    bench.run();
+    assert!(bench.core.is_drained());
+    assert!(bench.memory.windows.is_empty());
 }
 
 #[test]
