@@ -16,7 +16,7 @@ use keyway_schema::limits::{CONTROL_SLOT, VERSION};
 use crate::bus::clients::{next_record, publish};
 use crate::bus::process::{Binary, FAILURE, Process, words};
 use crate::bus::raw::{read_frame, write_frame};
-use crate::bus::{PATIENCE, Watchdog, small_broker};
+use crate::bus::{PATIENCE, Watchdog, small_broker, until};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -151,11 +151,18 @@ fn a_broker_that_comes_back_on_another_fabric_is_followed() {
     let producer = Producer::builder(&server, "t").connect().expect("it connects");
     let mut consumer = consumer(&server).connect().expect("it connects");
     for fabric in [FabricChoice::Soft, device.clone(), FabricChoice::Soft, device.clone()] {
+        // A producer that was told of the stop takes nothing until it has found the broker's successor.
+        let taken = until("the producer to follow the broker", || match producer.try_send("first") {
+            Ok(pending) => Some(pending),
+            Err(error) if error.kind() == ErrorKind::ShuttingDown => None,
+            Err(error) => panic!("{error}"),
+        });
+        taken.wait().expect("it is committed");
         // Larger ones are offered through windows of the producer's.
         for len in [100, 100_000] {
             publish(&producer, 1, 0, 8, len);
         }
-        for _ in 0..16 {
+        for _ in 0..17 {
             next_record(&mut consumer);
         }
         let used = [producer.stats().fabric, consumer.stats().fabric];
