@@ -367,7 +367,9 @@ impl Fabric for VerbsFabric {
     fn close(&mut self, link: LinkId) {
         let Some(endpoint) = self.endpoints.get_mut(link) else { return };
         if endpoint.phase != Phase::Failed {
-            endpoint.faults.closed = true;
+            // A peer whose request was refused may be gone before anybody asked about its endpoint. Then that is the cause.
+            let has_failed = endpoint.phase == Phase::Up && endpoint.pair.has_failed().unwrap_or(false);
+            endpoint.faults.closed = !has_failed;
             self.fail(link);
         }
     }
