@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::bus::process::{Binary, BrokerProcess, Process, words};
-use crate::bus::{Watchdog, data};
+use crate::bus::{Watchdog, data, scaled};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -61,7 +61,7 @@ fn summary_of_text(text: &str) -> Value {
 fn text_over_tcp_and_unix() {
     let _watchdog = Watchdog::start(LIMIT);
     let broker = BrokerProcess::start(BROKER);
-    let text = data::text(1, 1_500_000);
+    let text = data::text(1, scaled(1_500_000));
     let lines = text.split(|byte| *byte == b'\n').count();
     let file = write(&broker, "words.txt", &text);
     transfer(&broker.tcp(), "words/tcp", &file, "--lines", &text, lines);
@@ -72,7 +72,7 @@ fn text_over_tcp_and_unix() {
 fn binary_over_tcp_and_unix() {
     let _watchdog = Watchdog::start(LIMIT);
     let broker = BrokerProcess::start(BROKER);
-    let bytes = data::binary(2, 5_000_001);
+    let bytes = data::binary(2, scaled(5_000_001));
     let file = write(&broker, "noise.bin", &bytes);
     for (name, chunk, size) in [("small", "10000", 10_000), ("offered", "200KiB", 200 << 10)] {
         let records = bytes.len().div_ceil(size);

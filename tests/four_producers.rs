@@ -6,7 +6,7 @@ mod bus;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use keyway::{Broker, Consumer, Producer, Server, Start};
+use keyway::{Consumer, Producer, Server, Start};
 
 use crate::bus::clients::{SCOPES, receive_until};
 use crate::bus::data::Noise;
@@ -45,7 +45,7 @@ fn publish(server: &Server, whose: u64) -> u64 {
 #[test]
 fn cut_in_mid_stream() {
     let _watchdog = Watchdog::start(LIMIT);
-    let builder = Broker::builder().pool_size(64 << 20).segment_size(1 << 20).topic_segments(60).record_max(128 << 10);
+    let builder = bus::broker().pool_size(64 << 20).segment_size(1 << 20).topic_segments(60).record_max(128 << 10);
     let broker = builder.listen("127.0.0.1:0").start().expect("the settings fit each other");
     let proxy = Proxy::start(broker.local_addr().expect("it listens"));
     let server: Server = proxy.server().parse().expect("a proxy's address is one");

@@ -191,7 +191,7 @@ fn a_hello_of_another_version_or_of_impossible_slots_is_refused_with_a_reason() 
     let hello = Bootstrap::Hello {
         role: Role::Consumer,
         name: "by hand".into(),
-        fabrics: vec!["soft".into()],
+        fabrics: vec![bus::family().into()],
         receive_slots: 64,
         receive_size: CONTROL_SLOT,
     };
@@ -231,5 +231,5 @@ fn a_hello_of_another_version_or_of_impossible_slots_is_refused_with_a_reason() 
     };
     let Bootstrap::Refused { code, text } = other_fabric else { panic!("{other_fabric:?} is no refusal") };
     assert_eq!(Code::from_number(code), Some(Code::Fabric));
-    assert!(text.contains("pigeon") && text.contains("soft"), "both sides should be named: {text}");
+    assert!(text.contains("pigeon") && text.contains(bus::family()), "both sides should be named: {text}");
 }

@@ -18,7 +18,7 @@ fn start() -> (Broker, Server, String, tempfile::TempDir) {
     let directory = tempfile::tempdir().expect("a directory can be made");
     let path = directory.path().join("broker.sock");
     // Records of up to 512 KiB: beyond 64 KiB they are offered.
-    let builder = Broker::builder().pool_size(32 << 20).segment_size(1 << 20).topic_segments(16).record_max(512 << 10);
+    let builder = bus::broker().pool_size(32 << 20).segment_size(1 << 20).topic_segments(16).record_max(512 << 10);
     let broker = builder.unix(&path).start().expect("the settings fit each other");
     let server = Server::from(broker.connector());
     (broker, server, format!("keyway+unix://{}", path.display()), directory)

@@ -5,7 +5,7 @@ mod bus;
 
 use std::time::Duration;
 
-use keyway::{Broker, Consumer, Server, Start};
+use keyway::{Consumer, Server, Start};
 
 use crate::bus::clients::{SCOPES, producer, publish, receive_until};
 use crate::bus::{Watchdog, data};
@@ -18,7 +18,7 @@ const LEN: usize = 100 << 10;
 #[test]
 fn large_records_under_the_shortest_epochs() {
     let _watchdog = Watchdog::start(LIMIT);
-    let builder = Broker::builder().pool_size(64 << 20).segment_size(1 << 20).topic_segments(60).record_max(512 << 10);
+    let builder = bus::broker().pool_size(64 << 20).segment_size(1 << 20).topic_segments(60).record_max(512 << 10);
     let broker = builder.listen("127.0.0.1:0").start().expect("the settings fit each other");
     let server = Server::from(broker.local_addr().expect("it listens"));
     let producer = producer(&server, "rotated");

@@ -86,8 +86,7 @@ fn whoever_stays_gets_everything() {
     let seed = seed();
     let directory = tempfile::tempdir().expect("a directory can be made");
     let path = directory.path().join("broker.sock");
-    let builder =
-        Broker::builder().pool_size(16 << 20).segment_size(256 << 10).topic_segments(48).record_max(128 << 10);
+    let builder = bus::broker().pool_size(16 << 20).segment_size(256 << 10).topic_segments(48).record_max(128 << 10);
     let broker = builder.listen("127.0.0.1:0").unix(&path).start().expect("the settings fit each other");
     let proxy = Proxy::start(broker.local_addr().expect("it listens"));
     let server: Server = proxy.server().parse().expect("a proxy's address is one");

@@ -6,6 +6,7 @@
 //! - [`raw`] is a client by hand: bootstrap, channel and fabric, and no machine that keeps the protocol for the test.
 //! - [`bystander`] publishes and reads all the while, and must not notice what others do.
 //! - [`data`] generates what is published.
+//! - [`device`] makes interfaces and devices, and asks what processes hold on a device.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, reason = "tests read the clock for their deadlines")]
@@ -13,6 +14,7 @@
 pub(crate) mod bystander;
 pub(crate) mod clients;
 pub(crate) mod data;
+pub(crate) mod device;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod raw;
@@ -22,6 +24,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway::{Broker, BrokerBuilder, BrokerCounters};
+use keyway_fabric::FabricChoice;
+use libtest_mimic::Trial;
 
 use self::raw::Way;
 
@@ -54,9 +58,36 @@ pub(crate) fn timed<T>(operation: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
+/// The fabric that is tested: the one that `KEYWAY_FABRIC` names, as for the binaries, else the software one.
+pub(crate) fn fabric() -> FabricChoice {
+    match std::env::var("KEYWAY_FABRIC") {
+        Ok(name) => name.parse().unwrap_or_else(|error| panic!("KEYWAY_FABRIC: {error}")),
+        Err(_) => FabricChoice::Soft,
+    }
+}
+
+/// What the bootstrap calls it.
+pub(crate) fn family() -> &'static str {
+    match fabric() {
+        FabricChoice::Soft => "soft",
+        FabricChoice::Verbs { .. } => "verbs",
+        FabricChoice::Auto => panic!("KEYWAY_FABRIC must name one fabric, so that it is known which one is tested"),
+    }
+}
+
+/// How much of what a test would move it is to move: a quarter on a device, which may be an emulated one.
+pub(crate) fn scaled(amount: usize) -> usize {
+    if fabric() == FabricChoice::Soft { amount } else { amount / 4 }
+}
+
+/// A broker in this process, on the fabric that is tested.
+pub(crate) fn broker() -> BrokerBuilder {
+    Broker::builder().fabric(fabric())
+}
+
 /// A small broker in this process: 128 segments of 64 KiB, rings of 16, records of up to 32 KiB.
 pub(crate) fn small_broker() -> BrokerBuilder {
-    Broker::builder().pool_size(8 << 20).segment_size(64 << 10).topic_segments(16).record_max(32 << 10)
+    broker().pool_size(8 << 20).segment_size(64 << 10).topic_segments(16).record_max(32 << 10)
 }
 
 /// How a client by hand reaches a broker in this process.
@@ -78,6 +109,18 @@ pub(crate) fn until_counters(
         }
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for {what}: {counters:?}");
         std::thread::park_timeout(LOOK_AGAIN);
+    }
+}
+
+/// A test of a program without the standard harness, listed as ignored if something is in the way, with what that is.
+pub(crate) fn trial(title: impl Into<String>, obstacle: Option<String>, test: impl FnOnce() + Send + 'static) -> Trial {
+    let trial = Trial::test(title, move || {
+        test();
+        Ok(())
+    });
+    match obstacle {
+        Some(obstacle) => trial.with_ignored_flag(true).with_kind(obstacle),
+        None => trial,
     }
 }
 

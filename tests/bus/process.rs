@@ -191,6 +191,11 @@ impl Process {
         Self::start_with_input(binary, arguments, input).wait()
     }
 
+    /// Its number in the system.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(mut self) -> Ended {
         let what = format!("the end of {}", self.command);

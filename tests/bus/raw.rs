@@ -7,16 +7,17 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyway_channel::{Channel, ChannelConfig, Received};
-use keyway_fabric::soft::{SoftConfig, SoftFabric, preamble};
+use keyway_fabric::soft::preamble;
 use keyway_fabric::{
-    Dial, DomainId, DownCause, EndpointAddress, EndpointConfig, Event, Fabric, Key, LinkId, LocalId, LocalSpan, Memory,
-    Op, Outcome, RemoteSpan, Stream, Target, Work, WorkError, wait,
+    Dial, DomainId, DownCause, EndpointAddress, EndpointConfig, Event, Fabric, FabricOptions, Key, LinkId, LocalId,
+    LocalSpan, Op, Outcome, RemoteSpan, Stream, Target, Watch, Work, WorkError, wait_any,
 };
 use keyway_schema::batch::BatchBuilder;
 use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role};
@@ -49,8 +50,8 @@ pub(crate) enum Way {
     Unix(PathBuf),
 }
 
-trait Both: Read + Write + Debug {}
-impl<T: Read + Write + Debug> Both for T {}
+trait Both: Read + Write + AsRawFd + Debug {}
+impl<T: Read + Write + AsRawFd + Debug> Both for T {}
 
 impl Way {
     fn bootstrap(&self) -> io::Result<Box<dyn Both>> {
@@ -94,7 +95,7 @@ fn unix_with_timeout(stream: UnixStream) -> io::Result<UnixStream> {
 
 /// A session by hand.
 pub(crate) struct RawSession {
-    fabric: SoftFabric,
+    fabric: Box<dyn Fabric>,
     link: LinkId,
     channel: Channel,
     scratch: LocalId,
@@ -121,14 +122,15 @@ impl RawSession {
     }
 
     fn open(way: &Way, role: Role) -> Self {
-        let mut fabric = SoftFabric::new(SoftConfig::default()).expect("a software fabric can be made");
+        let options = FabricOptions::new(super::fabric());
+        let mut fabric: Box<dyn Fabric> = options.open().expect("the fabric under test can be opened").fabric;
         let domain = fabric.domain().expect("it has domains");
         let mut bootstrap = way.bootstrap().expect("the broker can be reached");
         bootstrap.write_all(&PREAMBLE).expect("the preamble can be written");
         let hello = Bootstrap::Hello {
             role,
             name: "by hand".into(),
-            fabrics: vec!["soft".into()],
+            fabrics: vec![super::family().into()],
             receive_slots: SLOTS,
             receive_size: CONTROL_SLOT,
         };
@@ -138,13 +140,15 @@ impl RawSession {
             panic!("the broker does not welcome an ordinary client");
         };
         let peer = EndpointAddress(endpoint);
-        let (channel, address) = make_channel(&mut fabric, domain, generation, receive_slots, receive_size);
+        let (channel, address) = make_channel(&mut *fabric, domain, generation, receive_slots, receive_size);
         let scratch = fabric.local(domain, 1, SCRATCH).expect("memory can be had");
         let link = channel.link;
         fabric.connect(link, &peer).expect("the broker's endpoint has an address of this fabric");
         write_frame(&mut bootstrap, &Bootstrap::Confirm { endpoint: address.0 });
-        let stream = way.data(&peer).expect("the broker takes a data stream");
-        fabric.attach(link, stream).expect("the endpoint takes its stream");
+        if fabric.needs_stream() {
+            let stream = way.data(&peer).expect("the broker takes a data stream");
+            fabric.attach(link, stream).expect("the endpoint takes its stream");
+        }
         assert_eq!(read_frame(&mut bootstrap), Bootstrap::Ready);
         let mut session = Self {
             fabric,
@@ -168,7 +172,7 @@ impl RawSession {
     pub(crate) fn send(&mut self, message: impl Into<ToBroker>) {
         let message = message.into();
         self.pump_until("room to send", |session| (session.channel.room() > 0).then_some(()));
-        self.channel.send(&mut self.fabric, &message).expect("it fits a slot");
+        self.channel.send(&mut *self.fabric, &message).expect("it fits a slot");
         self.pump();
     }
 
@@ -177,7 +181,7 @@ impl RawSession {
         let message = ToBroker::from(Publish { topic });
         self.pump_until("room to send", |session| (session.channel.room() > 0).then_some(()));
         let fill = |slot: &mut [u8]| slot.copy_from_slice(batch);
-        self.channel.send_with(&mut self.fabric, &message, batch.len(), fill).expect("it fits a slot");
+        self.channel.send_with(&mut *self.fabric, &message, batch.len(), fill).expect("it fits a slot");
         self.pump();
     }
 
@@ -279,7 +283,7 @@ impl RawSession {
             if session.channel.room() > 0
                 && let Some(request) = request.take()
             {
-                session.channel.send(&mut session.fabric, &request).expect("it fits a slot");
+                session.channel.send(&mut *session.fabric, &request).expect("it fits a slot");
             }
             session.inbox.drain(..).find_map(|message| match message {
                 ToClient::Subscribed(_) => Some(true),
@@ -359,16 +363,27 @@ impl RawSession {
                 self.fabric.arm();
                 self.fabric.poll(&mut self.events, 64);
                 if self.events.is_empty() {
-                    wait(self.fabric.fd(), Some(NAP)).expect("the fabric's descriptor can be waited for");
+                    self.nap();
                 }
             }
+        }
+    }
+
+    /// Waits for a moment. Where endpoints have no stream of their own, a peer's end is only told by the bootstrap stream's.
+    fn nap(&mut self) {
+        let mut watches = [Watch::reading(self.fabric.fd()), Watch::reading(self.bootstrap.as_raw_fd())];
+        let watched = if self.fabric.needs_stream() { 1 } else { 2 };
+        wait_any(&mut watches[..watched], Some(NAP)).expect("descriptors can be waited for");
+        if watches[1].ready {
+            // Once it is up, the broker says nothing on it but its farewell.
+            self.fabric.close(self.link);
         }
     }
 
     /// Posts what the channel wants posted and takes in what has happened.
     fn pump(&mut self) -> bool {
         while self.down.is_none()
-            && let Some(post) = self.channel.transmit::<ToBroker>(&mut self.fabric)
+            && let Some(post) = self.channel.transmit::<ToBroker>(&mut *self.fabric)
         {
             self.fabric.post(self.link, post.op, post.work).expect("the endpoint was not closed");
         }
@@ -391,7 +406,7 @@ impl RawSession {
                     message.to_message()
                 } else {
                     let received: Received<ToClientRef<'_>> =
-                        self.channel.receive(&self.fabric, span).expect("the broker keeps the protocol");
+                        self.channel.receive(&*self.fabric, span).expect("the broker keeps the protocol");
                     received.message.to_message()
                 };
                 self.channel.repost(op);
@@ -430,7 +445,7 @@ pub(crate) fn granted(grant: &Grant) -> RemoteSpan {
 }
 
 fn make_channel(
-    fabric: &mut SoftFabric,
+    fabric: &mut dyn Fabric,
     domain: DomainId,
     generation: u32,
     peer_slots: u16,
