@@ -1,24 +1,49 @@
-//! T25: both sides disagree on the fabric or on the version, and each names both; and a broker that comes back on another fabric.
-
-#![allow(clippy::disallowed_methods, reason = "which device there is comes from the environment, as for the binaries")]
+//! T25: both sides disagree on the fabric or on the version, and each names both; devices with different MTUs agree on the smaller; and a
+//! broker that comes back on another fabric.
 
 mod bus;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use keyway::{Broker, Code, Consumer, ConsumerBuilder, Error, ErrorKind, FabricChoice, Producer, Server, Start};
 use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role};
 use keyway_schema::limits::{CONTROL_SLOT, VERSION};
+use libtest_mimic::{Arguments, Trial};
 
-use crate::bus::clients::{next_record, publish};
+use crate::bus::clients::{next_record, publish, receive_until};
+use crate::bus::device::Interface;
 use crate::bus::process::{Binary, FAILURE, Process, words};
 use crate::bus::raw::{read_frame, write_frame};
-use crate::bus::{PATIENCE, Watchdog, small_broker, until};
+use crate::bus::{PATIENCE, Watchdog, data, small_broker, trial, until};
 
 const LIMIT: Duration = Duration::from_secs(180);
+
+macro_rules! trials {
+    ($($name:ident: $obstacle:expr,)*) => { vec![$(trial(stringify!($name), $obstacle, $name)),*] };
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let software = match bus::fabric() {
+        FabricChoice::Soft => Some("KEYWAY_FABRIC names no RDMA device".to_owned()),
+        _ => None,
+    };
+    let unequal = software.clone().or_else(|| unequal_devices().map(drop).err());
+    let trials: Vec<Trial> = trials! {
+        a_broker_names_its_fabric_and_those_that_the_client_speaks: None,
+        a_client_whose_fabric_the_broker_does_not_speak_ends_at_once_and_names_both: None,
+        a_client_of_another_version_than_the_broker_ends_at_once_and_names_both: None,
+        a_device_that_is_not_there_is_named_by_client_and_command: None,
+        a_device_and_software_name_each_other: software.clone(),
+        a_broker_that_comes_back_on_another_fabric_is_followed: software.clone(),
+        devices_with_different_mtus_agree_on_the_smaller: unequal,
+    };
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
 
 /// A consumer that would try for long enough to be seen trying.
 fn consumer(server: &Server) -> ConsumerBuilder {
@@ -44,7 +69,6 @@ fn answering(frame: Vec<u8>) -> (SocketAddr, JoinHandle<Vec<String>>) {
     (address, std::thread::Builder::new().name("answer".into()).spawn(answer).expect("a thread can be started"))
 }
 
-#[test]
 fn a_broker_names_its_fabric_and_those_that_the_client_speaks() {
     let _watchdog = Watchdog::start(LIMIT);
     let broker = Broker::builder().pool_size(8 << 20).listen("127.0.0.1:0").start().expect("it starts");
@@ -65,7 +89,6 @@ fn a_broker_names_its_fabric_and_those_that_the_client_speaks() {
     }
 }
 
-#[test]
 fn a_client_whose_fabric_the_broker_does_not_speak_ends_at_once_and_names_both() {
     let _watchdog = Watchdog::start(LIMIT);
     let text = String::from("this broker speaks the fabric verbs, the client speaks \"soft\"");
@@ -84,7 +107,6 @@ fn a_client_whose_fabric_the_broker_does_not_speak_ends_at_once_and_names_both()
     assert_eq!(seen.join().expect("it was tried once"), ["soft"]);
 }
 
-#[test]
 fn a_client_of_another_version_than_the_broker_ends_at_once_and_names_both() {
     let _watchdog = Watchdog::start(LIMIT);
     let refused = Bootstrap::Refused { code: Code::Version.number(), text: String::from("not yours") };
@@ -98,7 +120,6 @@ fn a_client_of_another_version_than_the_broker_ends_at_once_and_names_both() {
     assert!(!seen.join().expect("it was tried once").is_empty());
 }
 
-#[test]
 fn a_device_that_is_not_there_is_named_by_client_and_command() {
     let _watchdog = Watchdog::start(LIMIT);
     let broker = Broker::builder().pool_size(8 << 20).listen("127.0.0.1:0").start().expect("it starts");
@@ -112,21 +133,9 @@ fn a_device_that_is_not_there_is_named_by_client_and_command() {
     assert!(line.contains("cannot open the fabric verbs:no-such-device: "), "{line}");
 }
 
-/// The device that the tests were given, as for the binaries; without one, says that nothing was tested.
-fn device() -> Option<FabricChoice> {
-    let given = std::env::var("KEYWAY_FABRIC").ok().and_then(|name| name.parse().ok());
-    let device = given.filter(|choice| matches!(choice, FabricChoice::Verbs { .. }));
-    if device.is_none() {
-        println!("skipped: KEYWAY_FABRIC names no RDMA device");
-    }
-    device
-}
-
-#[test]
-#[cfg_attr(not(feature = "verbs"), ignore = "it needs an RDMA device and the feature verbs")]
 fn a_device_and_software_name_each_other() {
     let _watchdog = Watchdog::start(LIMIT);
-    let Some(device) = device() else { return };
+    let device = bus::fabric();
     for (ours, theirs) in [(FabricChoice::Soft, device.clone()), (device, FabricChoice::Soft)] {
         let broker = small_broker().fabric(theirs).start().expect("it starts");
         let server = Server::from(broker.connector());
@@ -136,11 +145,9 @@ fn a_device_and_software_name_each_other() {
     }
 }
 
-#[test]
-#[cfg_attr(not(feature = "verbs"), ignore = "it needs an RDMA device and the feature verbs")]
 fn a_broker_that_comes_back_on_another_fabric_is_followed() {
     let _watchdog = Watchdog::start(LIMIT);
-    let Some(device) = device() else { return };
+    let device = bus::fabric();
     let start = |address: &str, fabric| {
         let builder = Broker::builder().pool_size(16 << 20).segment_size(1 << 20).record_max(256 << 10);
         builder.listen(address).fabric(fabric).start().expect("it starts")
@@ -172,5 +179,45 @@ fn a_broker_that_comes_back_on_another_fabric_is_followed() {
         broker = start(&address.to_string(), if on_device { FabricChoice::Soft } else { device.clone() });
         let told = consumer.recv_timeout(PATIENCE).expect_err("the new broker has new topics");
         assert_eq!(told.kind(), ErrorKind::Restarted, "{told}");
+    }
+}
+
+/// A device with an MTU of 4096, and one with 1024, on a wire of their own.
+fn unequal_devices() -> Result<[Interface; 2], String> {
+    let devices = Interface::pair([1, 2], [4200, 1500])?;
+    for device in &devices {
+        packets(device)?;
+    }
+    Ok(devices)
+}
+
+/// How many packets have left a device.
+fn packets(device: &Interface) -> Result<u64, String> {
+    let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/sent_pkts", device.device());
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    text.trim().parse().map_err(|error| format!("{path} says {text:?}: {error}"))
+}
+
+fn devices_with_different_mtus_agree_on_the_smaller() {
+    const RECORDS: u64 = 100;
+    const LEN: usize = 20_000;
+    let _watchdog = Watchdog::start(LIMIT);
+    let devices = unequal_devices().expect("they could be made before");
+    for (brokers, clients) in [(&devices[0], &devices[1]), (&devices[1], &devices[0])] {
+        let on = |device: &Interface| FabricChoice::Verbs { device: Some(device.device().to_owned()) };
+        let broker =
+            small_broker().topic_segments(64).fabric(on(brokers)).start().expect("the settings fit each other");
+        let server = Server::from(broker.connector());
+        let producer = Producer::builder(&server, "mtu").fabric(on(clients)).connect().expect("it can connect");
+        let consumer = Consumer::builder(&server, "mtu").fabric(on(clients)).start(Start::Earliest).connect();
+        let mut consumer = consumer.expect("it can connect");
+        let before = packets(brokers).expect("it could be told before");
+        publish(&producer, 1, 0, RECORDS, LEN);
+        let missed = receive_until(&mut consumer, 0, RECORDS, |record| {
+            assert_eq!(data::check_payload(record.payload()), (1, record.sequence()));
+        });
+        assert_eq!((missed, consumer.stats().reconnects, producer.stats().reconnects), (0, 0, 0));
+        let sent = packets(brokers).expect("it could be told before") - before;
+        assert!(sent >= RECORDS * LEN as u64 / 1024, "{sent} packets are too few for 1024 bytes each at most");
     }
 }
