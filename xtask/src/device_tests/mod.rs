@@ -27,7 +27,38 @@ struct DeviceTest {
 const DEVICE_TESTS: &[DeviceTest] = &[
     // The fabric contract, case by case.
     DeviceTest { package: "keyway-fabric", name: "verbs", arguments: &[] },
+    // What a key opens, and for how long.
+    bus("stale_keys"),
+    bus("out_of_bounds"),
+    bus("read_across_rotation"),
+    bus("away_for_rotations"),
+    // Who dies, vanishes or stops.
+    bus("killed_clients"),
+    bus("killed_broker"),
+    bus("killed_in_turn"),
+    bus("lost_peers"),
+    bus("stuck_consumer"),
+    bus("unreachable_broker"),
+    bus("shutdown"),
+    // What comes out of what goes in.
+    bus("file_transfer"),
+    bus("lapped_consumer"),
+    bus("four_producers"),
+    bus("late_joiner"),
+    bus("record_sizes"),
+    bus("publish_then_exit"),
+    bus("turmoil"),
+    // Who asks for too much, or for what is wrong.
+    bus("fabrics"),
+    bus("exhaustion"),
+    bus("hostile_producer"),
+    bus("hostile_messages"),
 ];
+
+/// A test of the whole bus. One at a time, since an emulated machine has no time to give away.
+const fn bus(name: &'static str) -> DeviceTest {
+    DeviceTest { package: "keyway", name, arguments: &["--test-threads=1"] }
+}
 
 /// What every one of them finds in its environment. Tests of the whole bus run on the software fabric without it.
 const ENVIRONMENT: &[(&str, &str)] = &[("KEYWAY_FABRIC", "verbs")];

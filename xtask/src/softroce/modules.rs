@@ -34,6 +34,8 @@ pub(super) const WANTED: &[Wanted] = &[
     Wanted { name: "crc32_pclmul", need: Need::IfThere },
     Wanted { name: "crc32_generic", need: Need::IfThere },
     Wanted { name: "dummy", need: Need::Always },
+    // Two interfaces on one wire, for tests of two devices.
+    Wanted { name: "veth", need: Need::IfThere },
     Wanted { name: "rdma_rxe", need: Need::Always },
     // For programs that use the connection manager.
     Wanted { name: "rdma_ucm", need: Need::Always },
