@@ -29,6 +29,9 @@ const BUILDING: &[Need] = &[
     Need { package: libclang::PACKAGE, sign: Sign::Libclang },
 ];
 
+/// For the tests, which end processes with it. A small container may lack even that.
+const TESTING: &[Need] = &[Need { package: "procps", sign: Sign::Program("kill") }];
+
 /// For running on a device, Soft-RoCE included, and for looking at it and measuring it.
 const RUNNING: &[Need] = &[
     Need {
@@ -49,7 +52,7 @@ const GUEST: &[Need] = &[
 
 /// Looks for everything, and installs what is missing.
 pub(crate) fn require() -> Result<(), Failure> {
-    let mut missing = missing(BUILDING.iter().chain(RUNNING));
+    let mut missing = missing(BUILDING.iter().chain(TESTING).chain(RUNNING));
     // A device that needs a guest is known for sure only once the tools to look for one are there.
     if softroce::needs_guest() {
         missing.extend(self::missing(GUEST.iter()));
