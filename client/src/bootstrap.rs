@@ -182,18 +182,20 @@ impl Bootstrapper {
                         Some(message) => self.stage = Stage::ExpectFabric(wire, welcome(target, step, message)?),
                     }
                 }
-                Stage::ExpectFabric(wire, welcome) => match fabrics.named(&welcome.fabric) {
-                    Named::Used => self.stage = welcomed(target, plan, fabrics, wire, welcome)?,
-                    Named::Offered => {
-                        let fabric = welcome.fabric.clone();
-                        self.stage = Stage::ExpectFabric(wire, welcome);
-                        return Ok(Polled::Move(fabric));
+                Stage::ExpectFabric(wire, welcome) => {
+                    match fabrics.named(&welcome.fabric, welcome.endpoint.device_address()) {
+                        Named::Used => self.stage = welcomed(target, plan, fabrics, wire, welcome)?,
+                        Named::Offered => {
+                            let fabric = welcome.fabric.clone();
+                            self.stage = Stage::ExpectFabric(wire, welcome);
+                            return Ok(Polled::Move(fabric));
+                        }
+                        Named::Foreign => {
+                            let reason = format!("it chose the fabric {:?}, which was not offered", welcome.fabric);
+                            return Err(handshake(target, "waiting for its Welcome", reason));
+                        }
                     }
-                    Named::Foreign => {
-                        let reason = format!("it chose the fabric {:?}, which was not offered", welcome.fabric);
-                        return Err(handshake(target, "waiting for its Welcome", reason));
-                    }
-                },
+                }
                 Stage::ExpectReady { mut wire, connected, mut data, mut ready } => {
                     let polled = poll_ready(target, &mut wire, &mut ready)
                         .and_then(|()| data.poll(target, fabrics.fabric(), connected.channel.link));

@@ -4,7 +4,8 @@
 //! fabric that the client was told to use and can open, best first, and moves to the one that the broker names. What the
 //! client has made on the one before ends with it. A broker that was started anew on another fabric is followed like that.
 //!
-//! A device is opened for the address that the bootstrap stream leaves this machine from: that one leads to the broker.
+//! A device is opened for the address that the bootstrap stream leaves this machine from: that one leads to the broker. A broker on
+//! the same host is reached without such an address; its Welcome tells which device it is on, and the client takes the same.
 //!
 //! The driver's loop wants a fabric before there is any broker. It begins with the software one, which needs nothing.
 
@@ -52,6 +53,8 @@ pub(crate) struct Fabrics {
     used: Held,
     /// Whether the role has been prepared on the one in use.
     is_prepared: bool,
+    /// The address that the present attempt leaves this machine from, if it does.
+    address: Option<IpAddr>,
     /// What else the present attempt has offered.
     offered: Vec<Held>,
 }
@@ -60,7 +63,7 @@ impl Fabrics {
     /// The software fabric, until a broker names one of those that `choice` stands for.
     pub(crate) fn new(choice: FabricChoice, open: OpenFabric) -> Result<Self, Error> {
         let used = Held::open(&FabricChoice::Soft, None, open).map_err(|error| unopened(&FabricChoice::Soft, error))?;
-        Ok(Self { choice, open, used, is_prepared: false, offered: Vec::new() })
+        Ok(Self { choice, open, used, is_prepared: false, address: None, offered: Vec::new() })
     }
 
     /// The fabric in use.
@@ -81,6 +84,7 @@ impl Fabrics {
     pub(crate) fn offer(&mut self, address: Option<IpAddr>) -> Result<Vec<String>, Error> {
         // What an earlier attempt has opened may be for another address.
         self.offered.clear();
+        self.address = address;
         let (first, second) = match &self.choice {
             FabricChoice::Auto => (FabricChoice::Verbs { device: None }, Some(FabricChoice::Soft)),
             one => (one.clone(), None),
@@ -106,9 +110,16 @@ impl Fabrics {
         Ok(family)
     }
 
-    /// What a fabric that the broker names takes. Others that were opened for the attempt are closed.
-    pub(crate) fn named(&mut self, family: &str) -> Named {
+    /// What a fabric that the broker names takes. Others that were opened for the attempt are closed. `device` is the address of the
+    /// device that the broker is on.
+    pub(crate) fn named(&mut self, family: &str, device: Option<IpAddr>) -> Named {
         self.offered.retain(|held| held.family == family);
+        if let Some(device) = device
+            && self.address.is_none()
+            && matches!(self.choice, FabricChoice::Auto | FabricChoice::Verbs { device: None })
+        {
+            self.follow(family, device);
+        }
         // What was opened for this attempt comes before what an earlier one has left in use.
         if self.offered.iter().any(|held| held.family == family) {
             Named::Offered
@@ -118,6 +129,19 @@ impl Fabrics {
             Named::Used
         } else {
             Named::Offered
+        }
+    }
+
+    /// Takes the device of a broker on this host in the place of what was opened without an address. One that cannot be opened
+    /// leaves that in its place.
+    fn follow(&mut self, name: &str, device: IpAddr) {
+        if self.used.serves(name, Some(device)) {
+            self.offered.clear();
+        } else if let Some(held) = self.offered.iter_mut().find(|held| !held.serves(name, Some(device))) {
+            match Held::open(&FabricChoice::Verbs { device: None }, Some(device), self.open) {
+                Ok(same) => *held = same,
+                Err(error) => tracing::debug!(%device, %error, "the broker's device is not this client's"),
+            }
         }
     }
 
@@ -226,11 +250,11 @@ mod tests {
         let mut former = Vec::new();
         for named in ["verbs", "verbs", "soft", "soft", "verbs"] {
             fabrics.offer(HERE).unwrap();
-            let moves = fabrics.named(named) == Named::Offered;
+            let moves = fabrics.named(named, None) == Named::Offered;
             if moves {
                 former.extend(fabrics.move_to(named).map(|held| held.family));
             }
-            assert_eq!((fabrics.named(named), fabrics.used.family), (Named::Used, named));
+            assert_eq!((fabrics.named(named, None), fabrics.used.family), (Named::Used, named));
         }
         // The one that it began with was never prepared, so nothing needs to be taken back from it.
         assert_eq!(former, ["verbs", "soft"]);
@@ -241,19 +265,36 @@ mod tests {
         let mut fabrics = Fabrics::new(verbs(), with_device).unwrap();
         for (address, moves) in [(HERE, true), (HERE, false), (THERE, true), (THERE, false), (None, true)] {
             fabrics.offer(address).unwrap();
-            let named = fabrics.named("verbs");
+            let named = fabrics.named("verbs", None);
             assert_eq!(named, if moves { Named::Offered } else { Named::Used }, "{address:?}");
             fabrics.move_to("verbs");
         }
     }
 
     #[test]
+    fn a_broker_on_this_host_is_met_on_its_own_device() {
+        let mut fabrics = Fabrics::new(FabricChoice::Auto, with_device).unwrap();
+        for (device, moves) in [(HERE, true), (HERE, false), (THERE, true), (THERE, false)] {
+            fabrics.offer(None).unwrap();
+            let named = fabrics.named("verbs", device);
+            assert_eq!(named, if moves { Named::Offered } else { Named::Used }, "{device:?}");
+            fabrics.move_to("verbs");
+            assert_eq!((fabrics.named("verbs", device), fabrics.used.address), (Named::Used, device));
+        }
+        // A broker that is reached through a network is on a device of its own host.
+        fabrics.offer(HERE).unwrap();
+        assert_eq!(fabrics.named("verbs", THERE), Named::Offered);
+        fabrics.move_to("verbs");
+        assert_eq!(fabrics.used.address, HERE);
+    }
+
+    #[test]
     fn what_was_not_offered_is_not_used_though_it_is_open() {
         let mut fabrics = Fabrics::new(verbs(), with_device).unwrap();
         fabrics.offer(HERE).unwrap();
-        assert_eq!(fabrics.named("soft"), Named::Foreign);
+        assert_eq!(fabrics.named("soft", None), Named::Foreign);
         let mut soft = Fabrics::new(FabricChoice::Soft, with_device).unwrap();
         soft.offer(HERE).unwrap();
-        assert_eq!((soft.named("soft"), soft.named("verbs")), (Named::Offered, Named::Foreign));
+        assert_eq!((soft.named("soft", None), soft.named("verbs", None)), (Named::Offered, Named::Foreign));
     }
 }

@@ -16,6 +16,7 @@
 //! - In-flight work keeps its memory alive until its completion is polled, so posting needs no `unsafe` of the caller.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use crate::{
@@ -83,6 +84,16 @@ pub struct EndpointConfig {
 /// What a peer needs to connect to an endpoint: opaque bytes, carried by the bootstrap.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EndpointAddress(pub Vec<u8>);
+
+impl EndpointAddress {
+    /// The network address of the device that it is on, where endpoints of its fabric have one.
+    pub fn device_address(&self) -> Option<IpAddr> {
+        #[cfg(feature = "verbs")]
+        return crate::verbs::device_address(self);
+        #[cfg(not(feature = "verbs"))]
+        None
+    }
+}
 
 impl fmt::Debug for EndpointAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -41,6 +41,7 @@ mod target;
 mod trial;
 mod window;
 
+pub(crate) use address::device_address;
 pub use fabric::VerbsFabric;
 pub use open::{VerbsConfig, WINDOWS_RESTING};
 pub use target::VerbsTarget;

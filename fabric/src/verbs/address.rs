@@ -1,6 +1,7 @@
 //! What a peer needs to connect to a queue pair, as bytes.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::port::Port;
 use crate::{EndpointAddress, FabricError};
@@ -27,6 +28,12 @@ pub(super) struct PairAddress {
     /// The number of the first packet from it: random, so that packets of an earlier connection are not taken for its own.
     pub(super) packet: u32,
     pub(super) gid: [u8; 16],
+}
+
+/// The network address of the device that an endpoint is on: its GID on Ethernet is one.
+pub(crate) fn device_address(address: &EndpointAddress) -> Option<IpAddr> {
+    let address = PairAddress::decode(address).ok().filter(|address| address.ethernet)?;
+    Some(IpAddr::from(address.gid).to_canonical())
 }
 
 impl PairAddress {
@@ -114,5 +121,22 @@ mod tests {
             assert!(PairAddress::decode(&EndpointAddress(bytes.0[..len].to_vec())).is_err());
         }
         assert!(PairAddress::decode(&EndpointAddress([&bytes.0[..], &[0]].concat())).is_err());
+    }
+
+    #[test]
+    fn the_device_behind_an_address_is_found_by_its_gid_on_ethernet() {
+        let mut address = PairAddress {
+            ethernet: true,
+            mtu: 3,
+            reads_in: 1,
+            lid: 0,
+            pair: 17,
+            packet: 0,
+            gid: std::net::Ipv4Addr::new(192, 0, 2, 7).to_ipv6_mapped().octets(),
+        };
+        assert_eq!(address.encode().device_address(), Some(IpAddr::from([192, 0, 2, 7])));
+        address.ethernet = false;
+        assert_eq!(address.encode().device_address(), None);
+        assert_eq!(EndpointAddress(vec![1; 8]).device_address(), None);
     }
 }
