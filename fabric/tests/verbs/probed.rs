@@ -35,7 +35,7 @@ fn expect_protection(target: &VerbsTarget) -> Result<(), Box<dyn Error>> {
     };
     ensure((round.round_after, round.answer) == expected, &round, "a key comes round otherwise")?;
     let unbroken = report.findings.make_before_break?;
-    ensure(unbroken.trials == 10 && unbroken.died == 0, &unbroken, "make before break breaks READs")?;
+    ensure(unbroken.trials > 0 && unbroken.died == 0, &unbroken, "make before break breaks READs")?;
     let deregistration = report.findings.deregistration?;
     let lent = FabricDeregistration::Lent { windows: 1 };
     ensure(deregistration.fabric == lent, &deregistration, "lent memory is not kept")?;
