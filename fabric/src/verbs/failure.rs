@@ -21,7 +21,8 @@ fn advice(verb: &str, number: i32, memlock: Option<u64>) -> String {
             .into();
     }
     match number {
-        libc::ENOMEM | libc::EAGAIN if registers => match memlock {
+        // EPERM is how the kernel refuses a limit of zero.
+        libc::ENOMEM | libc::EAGAIN | libc::EPERM if registers => match memlock {
             Some(limit) => format!(
                 "memory cannot be locked, or the device is out of registrations; this process may lock {limit} bytes \
                  (RLIMIT_MEMLOCK): raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in its systemd unit"
@@ -64,6 +65,8 @@ mod tests {
     fn an_error_says_the_verb_the_device_the_reason_and_what_to_do() {
         let text = advice("ibv_reg_mr", libc::ENOMEM, Some(65_536));
         assert!(text.contains("65536") && text.contains("ulimit -l unlimited"), "{text}");
+        let text = advice("ibv_reg_mr", libc::EPERM, Some(0));
+        assert!(text.contains("ulimit -l unlimited"), "{text}");
         let text = advice("ibv_reg_mr", libc::ENOMEM, None);
         assert!(!text.contains("ulimit"), "{text}");
         let text = advice("ibv_create_qp", libc::ENOMEM, Some(65_536));
