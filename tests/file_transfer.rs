@@ -27,8 +27,9 @@ fn write(broker: &BrokerProcess, name: &str, bytes: &[u8]) -> String {
 /// Publishes a file as `pub_options` say, `records` in all, while a subscriber of each scope reads it.
 fn transfer(server: &str, topic: &str, file: &str, pub_options: &str, bytes: &[u8], records: usize) {
     let subscribers = SCOPES.map(|scope| {
+        // The grace is for emulated machines, whose devices may stand still for longer than the usual second.
         let line = format!(
-            "sub {topic} --server {server} --from earliest --raw --scope {scope} --epoch 1ms --count {records} --json --timeout 60s"
+            "sub {topic} --server {server} --from earliest --raw --scope {scope} --epoch 1ms --grace 20s --count {records} --json --timeout 60s"
         );
         Process::start(Binary::Cli, &words(&line))
     });
