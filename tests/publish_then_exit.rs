@@ -9,7 +9,7 @@ use keyway::{Consumer, ErrorKind, Server, Start};
 
 use crate::bus::clients::{producer, receive_until};
 use crate::bus::proxy::Proxy;
-use crate::bus::{PATIENCE, Watchdog, data, small_broker};
+use crate::bus::{PATIENCE, Watchdog, data, small_broker, until_counters};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const RECORDS: u64 = 2_000;
@@ -69,6 +69,8 @@ fn what_was_not_committed_when_the_deadline_is_over_is_an_error() {
     let producer = producer(&server, "cut");
     let first = producer.enqueue("first").expect("it is taken").wait().expect("it is committed");
     proxy.close();
+    // A device goes on for as long as the broker has not heard that the bootstrap stream has ended.
+    until_counters(&broker, "the session to be gone", |counters| counters.sessions == 0);
     let pending = producer.enqueue("second").expect("it is taken while the broker is away");
     let error = producer.close(Duration::from_millis(200)).expect_err("the second record cannot be delivered");
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");

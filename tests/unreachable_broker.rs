@@ -11,7 +11,7 @@ use keyway::{Consumer, ErrorKind, Producer, Server};
 
 use crate::bus::clients::producer;
 use crate::bus::proxy::Proxy;
-use crate::bus::{Watchdog, small_broker, timed, until};
+use crate::bus::{Watchdog, small_broker, timed, until, until_counters};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -61,6 +61,8 @@ fn every_operation_ends_and_leaves_nothing() {
     let producer = producer(&server, "topic");
     let mut consumer = Consumer::builder(&server, "topic").connect().expect("a consumer can connect");
     proxy.close();
+    // A device goes on for as long as the broker has not heard that the bootstrap streams have ended.
+    until_counters(&broker, "both sessions to be gone", |counters| counters.sessions == 0);
     let mut pending = producer.enqueue("while it is away").expect("it is taken");
     let error = within_deadline("flush", || producer.flush(DEADLINE)).expect_err("nothing can be committed");
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
