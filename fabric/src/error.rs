@@ -128,3 +128,21 @@ pub enum FabricError {
         source: io::Error,
     },
 }
+
+impl FabricError {
+    /// An id that names nothing.
+    pub fn unknown(id: impl ToString) -> Self {
+        Self::Unknown { what: id.to_string() }
+    }
+
+    /// That an object is in use, if any of `users` is left, each by its name and number.
+    ///
+    /// # Errors
+    ///
+    /// That.
+    pub fn unless_unused(what: impl ToString, users: &[(&str, usize)]) -> Result<(), Self> {
+        let left = users.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}"));
+        let left: Vec<_> = left.collect();
+        if left.is_empty() { Ok(()) } else { Err(Self::InUse { what: what.to_string(), users: left.join(", ") }) }
+    }
+}

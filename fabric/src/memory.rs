@@ -14,10 +14,12 @@
 
 mod local;
 mod pages;
+mod resident;
 mod shared;
 
 #[cfg(feature = "verbs")]
 pub(crate) use local::LocalMapping;
 pub use local::{Claim, LocalMemory, SlotRange, Use, View};
 pub use pages::{HugePages, NoSuchPages};
+pub(crate) use resident::{Local, Locals, Resident};
 pub(crate) use shared::SharedMemory;

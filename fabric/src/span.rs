@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::memory::SlotRange;
 use crate::{Key, LocalId, SharedId};
 
 /// Bytes in one slot of local memory.
@@ -18,6 +19,11 @@ pub struct LocalSpan {
 }
 
 impl LocalSpan {
+    /// The span within its memory.
+    pub const fn range(self) -> SlotRange {
+        SlotRange { slot: self.slot, offset: self.offset, len: self.len }
+    }
+
     /// The first byte behind the span, counted from the slot's start.
     pub const fn end(self) -> u32 {
         self.offset + self.len

@@ -23,7 +23,6 @@
 //! is freed, or bound or unbound again, for which it is replaced underneath.
 
 mod address;
-mod bytes;
 mod doorbell;
 mod endpoint;
 mod fabric;

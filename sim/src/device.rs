@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use keyway_fabric::memory::{Claim, LocalMemory, SlotRange, Use};
+use keyway_fabric::memory::{Claim, LocalMemory, Use};
 use keyway_fabric::*;
 
 use crate::NodeId;
@@ -121,14 +121,6 @@ ids! {
     SharedId => shared_at, shared_id;
     WindowId => window_at, window_id;
     LinkId => link_at, link_id;
-}
-
-pub(crate) fn unknown(what: impl ToString) -> FabricError {
-    FabricError::Unknown { what: what.to_string() }
-}
-
-pub(crate) const fn range(span: LocalSpan) -> SlotRange {
-    SlotRange { slot: span.slot, offset: span.offset, len: span.len }
 }
 
 impl SimFabric {
@@ -251,19 +243,19 @@ impl SimFabric {
         span: LocalSpan,
         usage: Use,
     ) -> Result<(LocalId, Claim), FabricError> {
-        let local = self.locals.get_mut(local_at(span.local)).ok_or_else(|| unknown(span.local))?;
+        let local = self.locals.get_mut(local_at(span.local)).ok_or_else(|| FabricError::unknown(span.local))?;
         if local.domain != domain {
             return Err(FabricError::DomainMismatch { what: span.local.to_string() });
         }
-        if !local.memory.contains(range(span)) {
+        if !local.memory.contains(span.range()) {
             return Err(FabricError::OutOfBounds { span: format!("{span:?}") });
         }
         let busy = || FabricError::SlotBusy { span: format!("{span:?}") };
-        Ok((span.local, local.memory.begin(range(span), usage).ok_or_else(busy)?))
+        Ok((span.local, local.memory.begin(span.range(), usage).ok_or_else(busy)?))
     }
 
     pub(crate) fn check_shared(&self, span: SharedSpan) -> Result<(), FabricError> {
-        let shared = self.shared_of(span.shared).ok_or_else(|| unknown(span.shared))?;
+        let shared = self.shared_of(span.shared).ok_or_else(|| FabricError::unknown(span.shared))?;
         let fits = span.offset.checked_add(span.len).is_some_and(|end| end <= shared.memory.len());
         if fits { Ok(()) } else { Err(FabricError::OutOfBounds { span: format!("{span:?}") }) }
     }
@@ -276,12 +268,12 @@ impl SimFabric {
         span: Option<SharedSpan>,
     ) -> Result<(), FabricError> {
         if let Some(span) = span {
-            let shared = self.shared_of(span.shared).ok_or_else(|| unknown(span.shared))?;
+            let shared = self.shared_of(span.shared).ok_or_else(|| FabricError::unknown(span.shared))?;
             if shared.domain != link_domain {
                 return Err(FabricError::DomainMismatch { what: span.shared.to_string() });
             }
         }
-        let window = self.windows.get_mut(window_at(id)).ok_or_else(|| unknown(id))?;
+        let window = self.windows.get_mut(window_at(id)).ok_or_else(|| FabricError::unknown(id))?;
         if window.busy {
             return Err(FabricError::WindowBusy { window: id });
         }

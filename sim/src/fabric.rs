@@ -8,8 +8,8 @@ use keyway_fabric::memory::{LocalMemory, Use};
 use keyway_fabric::*;
 
 use crate::device::{
-    Deed, Local, SimFabric, Window, domain_at, domain_id, link_at, link_id, local_at, local_id, range, shared_at,
-    unknown, window_at, window_id,
+    Deed, Local, SimFabric, Window, domain_at, domain_id, link_at, link_id, local_at, local_id, shared_at, window_at,
+    window_id,
 };
 use crate::endpoint::{Endpoint, Receive, Stage, State, flushed};
 use crate::shared::SharedMemory;
@@ -17,12 +17,12 @@ use crate::{NodeId, Place};
 
 impl Memory for SimFabric {
     fn bytes(&self, span: LocalSpan) -> &[u8] {
-        self.local_of(span.local).bytes(range(span))
+        self.local_of(span.local).bytes(span.range())
     }
 
     fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
         let local = self.locals.get_mut(local_at(span.local));
-        local.unwrap_or_else(|| panic!("{} names no memory", span.local)).memory.bytes_mut(range(span))
+        local.unwrap_or_else(|| panic!("{} names no memory", span.local)).memory.bytes_mut(span.range())
     }
 
     fn copy(&mut self, from: LocalSpan, to: SharedSpan) {
@@ -89,7 +89,7 @@ impl Fabric for SimFabric {
     }
 
     fn local(&mut self, domain: DomainId, slots: u32, size: u32) -> Result<LocalId, FabricError> {
-        self.domains.get(domain_at(domain)).ok_or_else(|| unknown(domain))?;
+        self.domains.get(domain_at(domain)).ok_or_else(|| FabricError::unknown(domain))?;
         let len = u64::from(slots) * u64::from(size);
         let memory = LocalMemory::new(slots, size, self.waker.clone()).map_err(|source| FabricError::Memory {
             what: "local",
@@ -100,21 +100,21 @@ impl Fabric for SimFabric {
     }
 
     fn shared(&mut self, domain: DomainId, len: u64) -> Result<SharedId, FabricError> {
-        self.domains.get(domain_at(domain)).ok_or_else(|| unknown(domain))?;
+        self.domains.get(domain_at(domain)).ok_or_else(|| FabricError::unknown(domain))?;
         Ok(self.register(domain, SharedMemory::new(len)))
     }
 
     fn share(&mut self, domain: DomainId, shared: SharedId) -> Result<SharedId, FabricError> {
-        let memory = self.shared_of(shared).ok_or_else(|| unknown(shared))?.memory.clone();
+        let memory = self.shared_of(shared).ok_or_else(|| FabricError::unknown(shared))?.memory.clone();
         Ok(self.register(domain, memory))
     }
 
     fn region_key(&self, shared: SharedId) -> Result<Key, FabricError> {
-        Ok(self.shared_of(shared).ok_or_else(|| unknown(shared))?.key)
+        Ok(self.shared_of(shared).ok_or_else(|| FabricError::unknown(shared))?.key)
     }
 
     fn window(&mut self, domain: DomainId) -> Result<WindowId, FabricError> {
-        self.domains.get(domain_at(domain)).ok_or_else(|| unknown(domain))?;
+        self.domains.get(domain_at(domain)).ok_or_else(|| FabricError::unknown(domain))?;
         if self.windows.len() as u32 >= self.traits.windows_max {
             return Err(FabricError::Exhausted { what: "windows", limit: u64::from(self.traits.windows_max) });
         }
@@ -123,7 +123,7 @@ impl Fabric for SimFabric {
     }
 
     fn endpoint(&mut self, config: EndpointConfig) -> Result<(LinkId, EndpointAddress), FabricError> {
-        self.domains.get(domain_at(config.domain)).ok_or_else(|| unknown(config.domain))?;
+        self.domains.get(domain_at(config.domain)).ok_or_else(|| FabricError::unknown(config.domain))?;
         let at = self.endpoints.insert(Endpoint::new(LinkId { index: 0, generation: 0 }, config));
         let link = link_id(at);
         self.endpoints.get_mut(at).expect("it was just inserted").link = link;
@@ -135,7 +135,7 @@ impl Fabric for SimFabric {
         let words: Vec<u32> =
             peer.0.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
         let &[node, index, generation] = words.as_slice() else { return Err(FabricError::Address { fabric: "sim" }) };
-        let endpoint = self.endpoints.get_mut(link_at(link)).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get_mut(link_at(link)).ok_or_else(|| FabricError::unknown(link))?;
         endpoint.peer = Some(Place { node: NodeId(node), link: LinkId { index, generation } });
         self.rung.push(link);
         Ok(())
@@ -150,7 +150,7 @@ impl Fabric for SimFabric {
     }
 
     fn post(&mut self, link: LinkId, op: Op, work: Work) -> Result<(), FabricError> {
-        let endpoint = self.endpoints.get(link_at(link)).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get(link_at(link)).ok_or_else(|| FabricError::unknown(link))?;
         let config = endpoint.config;
         let failed = matches!(endpoint.state, State::Failed(_));
         let full = |queue, depth| FabricError::QueueFull { queue, link: link.to_string(), depth };
@@ -248,7 +248,7 @@ impl Fabric for SimFabric {
 
     fn view(&mut self, span: LocalSpan) -> View {
         let local = self.locals.get_mut(local_at(span.local));
-        local.unwrap_or_else(|| panic!("{} names no memory", span.local)).memory.view(range(span))
+        local.unwrap_or_else(|| panic!("{} names no memory", span.local)).memory.view(span.range())
     }
 
     fn reset(&mut self, local: LocalId, slot: u32) -> bool {
@@ -256,7 +256,7 @@ impl Fabric for SimFabric {
     }
 
     fn free_window(&mut self, window: WindowId) -> Result<(), FabricError> {
-        let found = *self.window_of(window).ok_or_else(|| unknown(window))?;
+        let found = *self.window_of(window).ok_or_else(|| FabricError::unknown(window))?;
         if found.busy {
             return Err(FabricError::WindowBusy { window });
         }
@@ -269,7 +269,7 @@ impl Fabric for SimFabric {
     }
 
     fn free_local(&mut self, local: LocalId) -> Result<(), FabricError> {
-        self.locals.remove(local_at(local)).map(|_| ()).ok_or_else(|| unknown(local))
+        self.locals.remove(local_at(local)).map(|_| ()).ok_or_else(|| FabricError::unknown(local))
     }
 
     fn free_shared(&mut self, shared: SharedId) -> Result<(), FabricError> {
@@ -278,7 +278,7 @@ impl Fabric for SimFabric {
         if !windows.is_empty() {
             return Err(FabricError::Lent { what: shared.to_string(), windows });
         }
-        self.shareds.remove(shared_at(shared)).map(|_| ()).ok_or_else(|| unknown(shared))
+        self.shareds.remove(shared_at(shared)).map(|_| ()).ok_or_else(|| FabricError::unknown(shared))
     }
 
     fn free_domain(&mut self, domain: DomainId) -> Result<(), FabricError> {
@@ -292,7 +292,7 @@ impl Fabric for SimFabric {
             let users = format!("{users:?} local and shared memories, windows and endpoints");
             return Err(FabricError::InUse { what: domain.to_string(), users });
         }
-        self.domains.remove(domain_at(domain)).map(|_| ()).ok_or_else(|| unknown(domain))
+        self.domains.remove(domain_at(domain)).map(|_| ()).ok_or_else(|| FabricError::unknown(domain))
     }
 
     fn holdings(&self) -> Holdings {

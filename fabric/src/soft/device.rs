@@ -111,15 +111,15 @@ impl Device {
     }
 
     pub(super) fn expect_domain(&self, domain: DomainId) -> Result<(), FabricError> {
-        self.domains.get(domain).map(|_| ()).ok_or_else(|| unknown(domain))
+        self.domains.get(domain).map(|_| ()).ok_or_else(|| FabricError::unknown(domain))
     }
 
     pub(super) fn region(&self, shared: SharedId) -> Result<&Region, FabricError> {
-        self.regions.get(shared).ok_or_else(|| unknown(shared))
+        self.regions.get(shared).ok_or_else(|| FabricError::unknown(shared))
     }
 
     pub(super) fn window(&self, window: WindowId) -> Result<&Window, FabricError> {
-        self.windows.get(window).ok_or_else(|| unknown(window))
+        self.windows.get(window).ok_or_else(|| FabricError::unknown(window))
     }
 
     /// How many windows are bound.
@@ -129,7 +129,7 @@ impl Device {
 
     /// Moves a window's posted key on and returns it; the window is busy until [`settle`](Self::settle).
     pub(super) fn announce(&mut self, id: WindowId) -> Result<Key, FabricError> {
-        let window = self.windows.get_mut(id).ok_or_else(|| unknown(id))?;
+        let window = self.windows.get_mut(id).ok_or_else(|| FabricError::unknown(id))?;
         if window.busy {
             return Err(FabricError::WindowBusy { window: id });
         }
@@ -200,10 +200,6 @@ impl Device {
         let end = offset.checked_add(u64::from(len))?;
         (offset >= span.offset && end <= span.end()).then_some((span.shared, offset))
     }
-}
-
-pub(super) fn unknown(id: impl ToString) -> FabricError {
-    FabricError::Unknown { what: id.to_string() }
 }
 
 #[cfg(test)]

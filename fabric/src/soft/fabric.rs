@@ -4,17 +4,17 @@ use std::os::fd::RawFd;
 
 use super::address::Token;
 use super::completion::Completions;
-use super::device::{Device, Domain, unknown};
+use super::device::{Device, Domain};
 use super::endpoint::{Endpoint, Fault, Phase};
 use super::lingering::Lingering;
 use super::outgoing::Plan;
 use super::transport::Transport;
-use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
+use crate::memory::{HugePages, Local, LocalMemory, Locals, Resident, SharedMemory};
 use crate::poller::{Poller, Ready};
 use crate::table::Table;
 use crate::{
     Capabilities, DomainId, EndpointAddress, EndpointConfig, Event, Fabric, FabricError, Holdings, Key, LinkId,
-    LocalId, LocalSpan, Memory, Op, SharedId, SharedSpan, Stream, View, Waker, WindowId, Work,
+    LocalId, LocalSpan, Op, SharedId, Stream, View, Waker, WindowId, Work,
 };
 
 /// The size of the receive buffer that all endpoints share: what a socket holds at most.
@@ -42,17 +42,11 @@ impl Default for SoftConfig {
     }
 }
 
-/// Local memory, and the domain that it is in.
-pub(super) struct Local {
-    pub(super) domain: DomainId,
-    pub(super) memory: LocalMemory,
-}
-
 /// The software fabric.
 pub struct SoftFabric {
     pub(super) config: SoftConfig,
     pub(super) device: Device,
-    pub(super) locals: Table<LocalId, Local>,
+    pub(super) locals: Locals<()>,
     pub(super) endpoints: Table<LinkId, Endpoint>,
     pub(super) lingering: Vec<Lingering>,
     pub(super) completions: Completions,
@@ -113,79 +107,26 @@ impl SoftFabric {
         self.endpoints.iter().find(|(_, endpoint)| endpoint.token == token).map(|(link, _)| link)
     }
 
-    fn expect_local(&self, local: LocalId) -> &LocalMemory {
-        self.locals.get(local).map(|local| &local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
-    }
-
-    fn expect_local_mut(&mut self, local: LocalId) -> &mut LocalMemory {
-        self.locals.get_mut(local).map(|local| &mut local.memory).unwrap_or_else(|| panic!("{local} names nothing"))
-    }
-
-    fn expect_shared(&self, shared: SharedId) -> &SharedMemory {
-        match self.device.regions.get(shared) {
-            Some(region) => &region.memory,
-            None => panic!("{shared} names nothing"),
-        }
-    }
-
     pub(super) fn endpoint_mut(&mut self, link: LinkId) -> Result<&mut Endpoint, FabricError> {
-        self.endpoints.get_mut(link).ok_or_else(|| unknown(link))
+        self.endpoints.get_mut(link).ok_or_else(|| FabricError::unknown(link))
     }
 }
 
-pub(super) fn range(span: LocalSpan) -> SlotRange {
-    SlotRange { slot: span.slot, offset: span.offset, len: span.len }
-}
-
-impl Memory for SoftFabric {
-    fn bytes(&self, span: LocalSpan) -> &[u8] {
-        self.expect_local(span.local).bytes(range(span))
+impl Resident for SoftFabric {
+    fn local(&self, id: LocalId) -> &LocalMemory {
+        self.locals.memory(id)
     }
 
-    fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
-        self.expect_local_mut(span.local).bytes_mut(range(span))
+    fn local_mut(&mut self, id: LocalId) -> &mut LocalMemory {
+        self.locals.memory_mut(id)
     }
 
-    fn copy(&mut self, from: LocalSpan, to: SharedSpan) {
-        assert_eq!(u64::from(from.len), to.len, "{from:?} is not as long as {to:?}");
-        let bytes = self.expect_local(from.local).bytes(range(from));
-        self.expect_shared(to.shared).write(to.offset, bytes);
+    fn shared_at(&self, id: SharedId) -> Option<(&SharedMemory, u64)> {
+        self.device.regions.get(id).map(|region| (&region.memory, region.base))
     }
 
-    fn write(&mut self, to: SharedSpan, bytes: &[u8]) {
-        assert!(bytes.len() as u64 <= to.len, "{} bytes do not fit into {to:?}", bytes.len());
-        self.expect_shared(to.shared).write(to.offset, bytes);
-    }
-
-    fn load(&self, from: SharedSpan, bytes: &mut [u8]) {
-        assert_eq!(from.len, bytes.len() as u64, "{from:?} is not as long as its target");
-        self.expect_shared(from.shared).read(from.offset, bytes);
-    }
-
-    fn store(&mut self, shared: SharedId, offset: u64, word: u64) {
-        self.expect_shared(shared).store(offset, word);
-    }
-
-    fn zero(&mut self, span: SharedSpan) {
-        self.expect_shared(span.shared).zero(span.offset, span.len);
-    }
-
-    fn crc32c(&self, span: SharedSpan) -> u32 {
-        self.expect_shared(span.shared).crc32c(span.offset, span.len)
-    }
-
-    fn address(&self, span: SharedSpan) -> u64 {
-        let Some(region) = self.device.regions.get(span.shared) else { panic!("{} names nothing", span.shared) };
-        let fits = span.offset.checked_add(span.len).is_some_and(|end| end <= region.memory.len());
-        assert!(fits, "{span:?} is outside a memory of {} bytes", region.memory.len());
-        region.base + span.offset
-    }
-
-    fn key(&self, window: WindowId) -> Key {
-        match self.device.windows.get(window) {
-            Some(window) => window.posted,
-            None => panic!("{window} names nothing"),
-        }
+    fn posted_key(&self, id: WindowId) -> Option<Key> {
+        self.device.windows.get(id).map(|window| window.posted)
     }
 }
 
@@ -208,13 +149,8 @@ impl Fabric for SoftFabric {
 
     fn local(&mut self, domain: DomainId, slots: u32, size: u32) -> Result<LocalId, FabricError> {
         self.device.expect_domain(domain)?;
-        let len = u64::from(slots) * u64::from(size);
-        let memory = LocalMemory::new(slots, size, self.waker.clone()).map_err(|source| FabricError::Memory {
-            what: "local",
-            len,
-            source,
-        })?;
-        Ok(self.locals.insert(Local { domain, memory }))
+        let memory = LocalMemory::of_fabric(slots, size, self.waker.clone())?;
+        Ok(self.locals.insert(Local { domain, memory, registration: () }))
     }
 
     fn shared(&mut self, domain: DomainId, len: u64) -> Result<SharedId, FabricError> {
@@ -325,11 +261,11 @@ impl Fabric for SoftFabric {
     }
 
     fn view(&mut self, span: LocalSpan) -> View {
-        self.expect_local_mut(span.local).view(range(span))
+        self.locals.memory_mut(span.local).view(span.range())
     }
 
     fn reset(&mut self, local: LocalId, slot: u32) -> bool {
-        self.expect_local_mut(local).reset(slot)
+        self.locals.memory_mut(local).reset(slot)
     }
 
     fn free_window(&mut self, window: WindowId) -> Result<(), FabricError> {
@@ -338,7 +274,7 @@ impl Fabric for SoftFabric {
 
     fn free_local(&mut self, local: LocalId) -> Result<(), FabricError> {
         // Claims and views hold the bytes themselves.
-        self.locals.remove(local).map(drop).ok_or_else(|| unknown(local))
+        self.locals.remove(local).map(drop).ok_or_else(|| FabricError::unknown(local))
     }
 
     fn free_shared(&mut self, shared: SharedId) -> Result<(), FabricError> {
@@ -353,11 +289,7 @@ impl Fabric for SoftFabric {
             ("windows", self.device.windows.iter().filter(|(_, window)| window.domain == domain).count()),
             ("endpoints", self.endpoints.iter().filter(|(_, endpoint)| endpoint.config.domain == domain).count()),
         ];
-        let users: Vec<_> =
-            users.iter().filter(|user| user.1 > 0).map(|(what, count)| format!("{count} {what}")).collect();
-        if !users.is_empty() {
-            return Err(FabricError::InUse { what: domain.to_string(), users: users.join(", ") });
-        }
+        FabricError::unless_unused(domain, &users)?;
         self.device.domains.remove(domain);
         Ok(())
     }

@@ -1,16 +1,15 @@
 //! Posting: what can be refused at once is, and the rest is queued with what keeps its memory alive.
 
 use super::completion::LocalClaim;
-use super::device::unknown;
 use super::endpoint::{Phase, Receive, flushed_receive};
-use super::fabric::{SoftFabric, range};
+use super::fabric::SoftFabric;
 use super::send_queue::{Job, Landing};
 use crate::memory::Use;
 use crate::{DomainId, FabricError, LinkId, LocalSpan, Op, Target, Work};
 
 impl SoftFabric {
     pub(super) fn post_work(&mut self, link: LinkId, op: Op, work: Work) -> Result<(), FabricError> {
-        let endpoint = self.endpoints.get(link).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get(link).ok_or_else(|| FabricError::unknown(link))?;
         let domain = endpoint.config.domain;
         let receiving = matches!(work, Work::Recv { .. });
         let (queue, open, depth) = if receiving {
@@ -83,20 +82,12 @@ impl SoftFabric {
     }
 
     fn claim(&mut self, span: LocalSpan, domain: DomainId, usage: Use) -> Result<LocalClaim, FabricError> {
-        let local = self.locals.get_mut(span.local).ok_or_else(|| unknown(span.local))?;
-        if local.domain != domain {
-            return Err(FabricError::DomainMismatch { what: span.local.to_string() });
-        }
-        if !local.memory.contains(range(span)) {
-            return Err(FabricError::OutOfBounds { span: format!("{span:?}") });
-        }
-        let claim = local.memory.begin(range(span), usage);
-        let claim = claim.ok_or_else(|| FabricError::SlotBusy { span: format!("{span:?}") })?;
+        let (claim, ()) = self.locals.claim(span, domain, usage)?;
         Ok(LocalClaim { local: span.local, claim })
     }
 
     fn queue_receive(&mut self, link: LinkId, receive: Receive) -> Result<(), FabricError> {
-        let endpoint = self.endpoints.get_mut(link).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get_mut(link).ok_or_else(|| FabricError::unknown(link))?;
         endpoint.receives_open += 1;
         if endpoint.phase == Phase::Failed {
             self.completions.push_back(flushed_receive(link, receive));
@@ -107,7 +98,7 @@ impl SoftFabric {
     }
 
     fn queue_job(&mut self, link: LinkId, op: Op, job: Job) -> Result<(), FabricError> {
-        let endpoint = self.endpoints.get_mut(link).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get_mut(link).ok_or_else(|| FabricError::unknown(link))?;
         endpoint.sends_open += 1;
         endpoint.send.push(op, job);
         if endpoint.phase == Phase::Failed {

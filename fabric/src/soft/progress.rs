@@ -1,7 +1,7 @@
 //! How the software device moves: ringing the doorbell, reading and writing streams, ending endpoints, handing out events.
 
 use super::Pipe;
-use super::completion::{Completion, LocalClaim, Release};
+use super::completion::{Completion, Release};
 use super::endpoint::{Endpoint, Fault, Phase, Surroundings};
 use super::fabric::{SoftFabric, WAKER_TAG};
 use super::lingering::{LINGERING_MAX, Lingering};
@@ -251,12 +251,12 @@ impl SoftFabric {
             match release {
                 Release::Nothing => {}
                 Release::Receive(slot) => {
-                    self.end_claim(slot);
+                    self.locals.end(slot.local, slot.claim);
                     self.count(link, |endpoint| endpoint.receives_open -= 1);
                 }
                 Release::Send(slot) => {
                     if let Some(slot) = slot {
-                        self.end_claim(slot);
+                        self.locals.end(slot.local, slot.claim);
                     }
                     self.count(link, |endpoint| endpoint.sends_open -= 1);
                 }
@@ -278,13 +278,6 @@ impl SoftFabric {
             }
             events.push(event);
             given += 1;
-        }
-    }
-
-    fn end_claim(&mut self, LocalClaim { local, claim }: LocalClaim) {
-        // Memory that was freed meanwhile ends with its last claim.
-        if let Some(local) = self.locals.get_mut(local) {
-            local.memory.end(claim);
         }
     }
 

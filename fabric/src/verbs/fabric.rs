@@ -13,7 +13,7 @@ use super::queues::Queues;
 use super::resting::Resting;
 use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
 use super::window::Window;
-use crate::memory::{HugePages, LocalMemory, SharedMemory, SlotRange};
+use crate::memory::{HugePages, Local, LocalMemory, Locals, Resident, SharedMemory};
 use crate::poller::{Poller, Ready};
 use crate::probe::{Strategy, StrategyReport};
 use crate::table::Table;
@@ -47,13 +47,6 @@ pub(super) struct Domain {
     pub(super) anchor: Option<Arc<Region>>,
 }
 
-/// Local memory, registered.
-pub(super) struct Local {
-    pub(super) domain: DomainId,
-    pub(super) region: Arc<Region>,
-    pub(super) memory: LocalMemory,
-}
-
 /// Shared memory, registered.
 pub(super) struct Shared {
     pub(super) domain: DomainId,
@@ -68,7 +61,7 @@ pub struct VerbsFabric {
     pub(super) endpoints: Table<LinkId, Endpoint>,
     pub(super) windows: Table<WindowId, Window>,
     pub(super) shareds: Table<SharedId, Shared>,
-    pub(super) locals: Table<LocalId, Local>,
+    pub(super) locals: Locals<Arc<Region>>,
     pub(super) domains: Table<DomainId, Domain>,
     pub(super) queues: Queues,
     pub(super) context: Arc<Context>,
@@ -139,7 +132,7 @@ impl VerbsFabric {
     }
 
     fn find_domain(&self, domain: DomainId) -> Result<&Domain, FabricError> {
-        self.domains.get(domain).ok_or_else(|| unknown(domain))
+        self.domains.get(domain).ok_or_else(|| FabricError::unknown(domain))
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(std::io::Error) -> FabricError {
@@ -149,7 +142,7 @@ impl VerbsFabric {
 
     /// Makes a domain the region to unbind windows over that were never bound.
     pub(super) fn make_anchor(&mut self, domain: DomainId) -> Result<(), FabricError> {
-        let found = self.domains.get_mut(domain).ok_or_else(|| unknown(domain))?;
+        let found = self.domains.get_mut(domain).ok_or_else(|| FabricError::unknown(domain))?;
         if found.anchor.is_none() {
             let memory = SharedMemory::new(ANCHOR).map_err(|source| FabricError::Memory {
                 what: "shared",
@@ -206,12 +199,22 @@ impl VerbsFabric {
     }
 }
 
-pub(super) fn range(span: LocalSpan) -> SlotRange {
-    SlotRange { slot: span.slot, offset: span.offset, len: span.len }
-}
+impl Resident for VerbsFabric {
+    fn local(&self, id: LocalId) -> &LocalMemory {
+        self.locals.memory(id)
+    }
 
-pub(super) fn unknown(id: impl ToString) -> FabricError {
-    FabricError::Unknown { what: id.to_string() }
+    fn local_mut(&mut self, id: LocalId) -> &mut LocalMemory {
+        self.locals.memory_mut(id)
+    }
+
+    fn shared_at(&self, id: SharedId) -> Option<(&SharedMemory, u64)> {
+        self.shareds.get(id).map(|shared| (&shared.memory, shared.region.start()))
+    }
+
+    fn posted_key(&self, id: WindowId) -> Option<Key> {
+        self.windows.get(id).map(Window::key)
+    }
 }
 
 impl Fabric for VerbsFabric {
@@ -238,14 +241,9 @@ impl Fabric for VerbsFabric {
 
     fn local(&mut self, domain: DomainId, slots: u32, size: u32) -> Result<LocalId, FabricError> {
         let object = &self.find_domain(domain)?.object;
-        let len = u64::from(slots) * u64::from(size);
-        let memory = LocalMemory::new(slots, size, self.waker.clone()).map_err(|source| FabricError::Memory {
-            what: "local",
-            len,
-            source,
-        })?;
+        let memory = LocalMemory::of_fabric(slots, size, self.waker.clone())?;
         let region = Region::local(object, &memory).map_err(self.failed("ibv_reg_mr"))?;
-        Ok(self.locals.insert(Local { domain, region: Arc::new(region), memory }))
+        Ok(self.locals.insert(Local { domain, memory, registration: Arc::new(region) }))
     }
 
     fn shared(&mut self, domain: DomainId, len: u64) -> Result<SharedId, FabricError> {
@@ -259,12 +257,12 @@ impl Fabric for VerbsFabric {
     }
 
     fn share(&mut self, domain: DomainId, shared: SharedId) -> Result<SharedId, FabricError> {
-        let memory = self.shareds.get(shared).ok_or_else(|| unknown(shared))?.memory.clone();
+        let memory = self.shareds.get(shared).ok_or_else(|| FabricError::unknown(shared))?.memory.clone();
         self.register(domain, memory)
     }
 
     fn region_key(&self, shared: SharedId) -> Result<Key, FabricError> {
-        Ok(self.shareds.get(shared).ok_or_else(|| unknown(shared))?.region.key())
+        Ok(self.shareds.get(shared).ok_or_else(|| FabricError::unknown(shared))?.region.key())
     }
 
     fn window(&mut self, domain: DomainId) -> Result<WindowId, FabricError> {
@@ -306,7 +304,7 @@ impl Fabric for VerbsFabric {
 
     fn connect(&mut self, link: LinkId, peer: &EndpointAddress) -> Result<(), FabricError> {
         let peer = PairAddress::decode(peer)?;
-        let endpoint = self.endpoints.get(link).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get(link).ok_or_else(|| FabricError::unknown(link))?;
         match endpoint.phase {
             Phase::ExpectPeer => {}
             Phase::Up => {
@@ -375,15 +373,15 @@ impl Fabric for VerbsFabric {
     }
 
     fn view(&mut self, span: LocalSpan) -> View {
-        self.expect_local_mut(span.local).view(range(span))
+        self.locals.memory_mut(span.local).view(span.range())
     }
 
     fn reset(&mut self, local: LocalId, slot: u32) -> bool {
-        self.expect_local_mut(local).reset(slot)
+        self.locals.memory_mut(local).reset(slot)
     }
 
     fn free_window(&mut self, window: WindowId) -> Result<(), FabricError> {
-        let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
+        let found = self.windows.get_mut(window).ok_or_else(|| FabricError::unknown(window))?;
         if found.is_busy() {
             return Err(FabricError::WindowBusy { window });
         }
@@ -398,17 +396,17 @@ impl Fabric for VerbsFabric {
 
     fn free_local(&mut self, local: LocalId) -> Result<(), FabricError> {
         // Work in flight holds memory and registration itself, and views the memory.
-        self.locals.remove(local).map(drop).ok_or_else(|| unknown(local))
+        self.locals.remove(local).map(drop).ok_or_else(|| FabricError::unknown(local))
     }
 
     fn free_shared(&mut self, shared: SharedId) -> Result<(), FabricError> {
-        self.shareds.get(shared).ok_or_else(|| unknown(shared))?;
+        self.shareds.get(shared).ok_or_else(|| FabricError::unknown(shared))?;
         let lends = |window: &Window| window.spans().any(|span| span.shared == shared);
         let windows: Vec<_> = self.windows.iter().filter(|(_, window)| lends(window)).map(|(id, _)| id).collect();
         if !windows.is_empty() {
             return Err(FabricError::Lent { what: shared.to_string(), windows });
         }
-        let Some(found) = self.shareds.get_mut(shared) else { return Err(unknown(shared)) };
+        let Some(found) = self.shareds.get_mut(shared) else { return Err(FabricError::unknown(shared)) };
         // If READs into it are under way, it is deregistered with the last of them.
         if let Some(region) = Arc::get_mut(&mut found.region) {
             region.close().map_err(|error| failed("ibv_dereg_mr", self.context.name(), error))?;
@@ -425,11 +423,7 @@ impl Fabric for VerbsFabric {
             ("windows", self.windows.iter().filter(|(_, window)| window.domain == domain).count()),
             ("endpoints", self.endpoints.iter().filter(|(_, endpoint)| endpoint.config.domain == domain).count()),
         ];
-        let users: Vec<_> =
-            users.iter().filter(|user| user.1 > 0).map(|(what, count)| format!("{count} {what}")).collect();
-        if !users.is_empty() {
-            return Err(FabricError::InUse { what: domain.to_string(), users: users.join(", ") });
-        }
+        FabricError::unless_unused(domain, &users)?;
         self.resting.leave(domain);
         self.domains.remove(domain);
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::endpoint::{Entry, Job, Phase, Receive};
-use super::fabric::{VerbsFabric, range, unknown};
+use super::fabric::VerbsFabric;
 use super::failure::failed;
 use super::sys::{Buffer, Region};
 use super::window::Binding;
@@ -17,7 +17,7 @@ type Known = Option<Result<Outcome, WorkError>>;
 
 impl VerbsFabric {
     pub(super) fn post_work(&mut self, link: LinkId, op: Op, work: Work) -> Result<(), FabricError> {
-        let endpoint = self.endpoints.get(link).ok_or_else(|| unknown(link))?;
+        let endpoint = self.endpoints.get(link).ok_or_else(|| FabricError::unknown(link))?;
         let (domain, config) = (endpoint.config.domain, &endpoint.config);
         let (queue, open, depth) = match work {
             Work::Recv { .. } => ("receive", endpoint.receives.len(), config.receive_depth),
@@ -95,7 +95,7 @@ impl VerbsFabric {
     ) -> Result<(Job, Known), FabricError> {
         self.expect_free(window, domain)?;
         let region = self.region_of(span, domain)?;
-        let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
+        let found = self.windows.get_mut(window).ok_or_else(|| FabricError::unknown(window))?;
         // Not every device adds address and length up in enough bits, so it is not asked.
         let fits = within(&region, span);
         let lends = fits && found.is_registration() && access == Access::Read && span.len > 0;
@@ -121,7 +121,7 @@ impl VerbsFabric {
     fn prepare_unbind(&mut self, domain: DomainId, window: WindowId) -> Result<(Job, Known), FabricError> {
         self.expect_free(window, domain)?;
         self.make_anchor(domain)?;
-        let found = self.windows.get_mut(window).ok_or_else(|| unknown(window))?;
+        let found = self.windows.get_mut(window).ok_or_else(|| FabricError::unknown(window))?;
         let announced = found.announce(None);
         let known = announced.err().and_then(|error| self.known_refusal(window, "ibv_alloc_mw", error));
         Ok((Job::Bind { window, to: None }, known))
@@ -136,7 +136,7 @@ impl VerbsFabric {
 
     /// The window is there, of that domain, and has no bind or unbind outstanding.
     fn expect_free(&self, id: WindowId, domain: DomainId) -> Result<(), FabricError> {
-        let window = self.windows.get(id).ok_or_else(|| unknown(id))?;
+        let window = self.windows.get(id).ok_or_else(|| FabricError::unknown(id))?;
         if window.domain != domain {
             return Err(FabricError::DomainMismatch { what: id.to_string() });
         }
@@ -147,7 +147,7 @@ impl VerbsFabric {
     }
 
     fn region_of(&self, span: SharedSpan, domain: DomainId) -> Result<Arc<Region>, FabricError> {
-        let shared = self.shareds.get(span.shared).ok_or_else(|| unknown(span.shared))?;
+        let shared = self.shareds.get(span.shared).ok_or_else(|| FabricError::unknown(span.shared))?;
         if shared.domain != domain {
             return Err(FabricError::DomainMismatch { what: span.shared.to_string() });
         }
@@ -155,16 +155,8 @@ impl VerbsFabric {
     }
 
     fn claim(&mut self, span: LocalSpan, domain: DomainId, usage: Use) -> Result<Buffer, FabricError> {
-        let local = self.locals.get_mut(span.local).ok_or_else(|| unknown(span.local))?;
-        if local.domain != domain {
-            return Err(FabricError::DomainMismatch { what: span.local.to_string() });
-        }
-        if !local.memory.contains(range(span)) {
-            return Err(FabricError::OutOfBounds { span: format!("{span:?}") });
-        }
-        let claim = local.memory.begin(range(span), usage);
-        let claim = claim.ok_or_else(|| FabricError::SlotBusy { span: format!("{span:?}") })?;
-        Ok(Buffer::Local { claim, region: Arc::clone(&local.region) })
+        let (claim, region) = self.locals.claim(span, domain, usage)?;
+        Ok(Buffer::Local { claim, region: Arc::clone(region) })
     }
 }
 

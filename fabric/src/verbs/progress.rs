@@ -264,11 +264,8 @@ impl VerbsFabric {
     }
 
     fn end_claim(&mut self, local: Option<LocalId>, buffer: Buffer) {
-        // Memory that was freed meanwhile ends with its last claim.
-        if let (Some(local), Buffer::Local { claim, .. }) = (local, buffer)
-            && let Some(local) = self.locals.get_mut(local)
-        {
-            local.memory.end(claim);
+        if let (Some(local), Buffer::Local { claim, .. }) = (local, buffer) {
+            self.locals.end(local, claim);
         }
     }
 

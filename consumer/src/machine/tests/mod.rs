@@ -11,7 +11,7 @@ mod segment;
 use std::collections::{HashMap, VecDeque};
 
 use keyway_channel::ChannelConfig;
-use keyway_fabric::memory::{Claim, LocalMemory, SlotRange, Use};
+use keyway_fabric::memory::{Claim, LocalMemory, Use};
 use keyway_fabric::{
     Event, Key, LinkId, LocalId, LocalSpan, Machine, Memory, Now, Op, Outcome, RemoteSpan, SharedId, SharedSpan,
     Target, Time, Transmit, View, Waker, WallTime, WindowId, Work, WorkError,
@@ -46,10 +46,6 @@ struct Locals {
     made: u32,
 }
 
-const fn range(span: LocalSpan) -> SlotRange {
-    SlotRange { slot: span.slot, offset: span.offset, len: span.len }
-}
-
 impl Locals {
     fn make(&mut self, slots: u32, size: u32) -> LocalId {
         self.made += 1;
@@ -64,10 +60,10 @@ impl Locals {
 
 impl Memory for Locals {
     fn bytes(&self, span: LocalSpan) -> &[u8] {
-        self.all[&span.local].bytes(range(span))
+        self.all[&span.local].bytes(span.range())
     }
     fn bytes_mut(&mut self, span: LocalSpan) -> &mut [u8] {
-        self.of(span).bytes_mut(range(span))
+        self.of(span).bytes_mut(span.range())
     }
     fn copy(&mut self, _: LocalSpan, _: SharedSpan) {
         unreachable!("a consumer has no shared memory");
@@ -371,7 +367,7 @@ impl Bench {
             }
             Transmit::Post { op, work: Work::Read { from, into: Target::Local(into) }, .. } => {
                 assert_eq!(from.len, into.len);
-                let claim = self.locals.of(into).begin(range(into), Use::Write);
+                let claim = self.locals.of(into).begin(into.range(), Use::Write);
                 let claim = claim.unwrap_or_else(|| panic!("{into:?} is in flight or under a view"));
                 self.reads.push_back(Pending { op, from, claim, into });
             }
@@ -392,7 +388,7 @@ impl Bench {
                 }
                 Output::Batches { span, from } => self.take_batches(span, from),
                 Output::Record { span, sequence, time } => {
-                    let view = self.locals.of(span).view(range(span));
+                    let view = self.locals.of(span).view(span.range());
                     let record = RecordRef::read(&view).unwrap();
                     assert_eq!(record.payload, payload(sequence, record.payload.len()));
                     assert_eq!(time, sequence * 10);
@@ -419,7 +415,7 @@ impl Bench {
     }
 
     fn take_batches(&mut self, span: LocalSpan, from: u64) {
-        let view = self.locals.of(span).view(range(span));
+        let view = self.locals.of(span).view(span.range());
         let mut rest = &view[..];
         while !rest.is_empty() {
             let batch = Batch::read(rest).expect("only valid batches are handed out");
