@@ -12,7 +12,9 @@ pub use keyway_client::{AddressError, Error, ErrorKind, Server, wait_for};
 /// A record that was received: a counted view of the consumer's landing memory.
 pub use keyway_consumer::Record as Received;
 pub use keyway_consumer::{Consumer, ConsumerBuilder, ConsumerStats, Event, Events};
-pub use keyway_fabric::{Dial, FabricChoice, FabricOptions, HugePages, IdleLimits, NoSuchFabric, WallTime, probe};
+pub use keyway_fabric::{
+    Dial, FabricChoice, FabricOptions, HugePages, IdleLimits, NoSuchFabric, WallTime, one_line, probe,
+};
 pub use keyway_producer::{Bytes, Pending, Producer, ProducerBuilder, ProducerStats, Receipt, Record, SendError};
 pub use keyway_schema::message::{Overflow, Scope, Start, TopicSettings};
 pub use keyway_schema::{Code, TopicName};

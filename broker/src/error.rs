@@ -210,25 +210,10 @@ fn bind_advice(source: &io::Error) -> &'static str {
     }
 }
 
-/// An error with all of its causes, in one line.
-pub fn one_line(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        // Some causes repeat what the error above them says already.
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        source = cause.source();
-    }
-    line.replace('\n', " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::one_line;
 
     #[test]
     fn a_busy_port_says_what_to_do_and_keeps_the_systems_reason() {

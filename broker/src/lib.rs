@@ -32,7 +32,8 @@ mod unix_socket;
 
 pub use broker::Broker;
 pub use builder::Builder;
-pub use error::{BrokerError, BrokerErrorKind, one_line};
+pub use error::{BrokerError, BrokerErrorKind};
+pub use keyway_fabric::one_line;
 pub use reactor::Stopped;
 pub use settings::{Idle, Settings};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyway_fabric::FabricError;
+use keyway_fabric::{FabricError, one_line};
 use keyway_schema::record::RecordError;
 use keyway_schema::{Code, NameError};
 
@@ -68,7 +68,7 @@ pub enum Error {
         ours: u8,
     },
     /// The fabric that was chosen cannot be opened on this machine.
-    #[error("cannot open the fabric {fabric}: {}", chain_text(source))]
+    #[error("cannot open the fabric {fabric}: {}", one_line(source))]
     OpenFabric {
         /// What was chosen.
         fabric: String,
@@ -265,17 +265,6 @@ impl Error {
     pub fn fabric(step: &'static str) -> impl Fn(FabricError) -> Self {
         move |source| Self::Fabric { step, source: Arc::new(source) }
     }
-}
-
-/// An error and what is behind it, in one line.
-fn chain_text(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        line = format!("{line}: {cause}");
-        source = cause.source();
-    }
-    line
 }
 
 fn code_text(number: u16) -> String {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::soft::{SoftConfig, SoftFabric};
 #[cfg(feature = "verbs")]
 use crate::verbs::{VerbsConfig, VerbsFabric};
-use crate::{Fabric, FabricError, HugePages};
+use crate::{Fabric, FabricError, HugePages, one_line};
 
 /// A backend, as an operator or an application names it: `soft`, `verbs`, `verbs:DEVICE`, `auto`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,7 +69,7 @@ impl FabricOptions {
             FabricChoice::Verbs { device } => Ok(Opened { fabric: self.verbs(device.as_deref())?, fallback: None }),
             FabricChoice::Auto => match self.verbs(None) {
                 Ok(fabric) => Ok(Opened { fabric, fallback: None }),
-                Err(error) => Ok(Opened { fabric: self.soft()?, fallback: Some(in_one_line(&error)) }),
+                Err(error) => Ok(Opened { fabric: self.soft()?, fallback: Some(one_line(&error)) }),
             },
         }
     }
@@ -97,17 +97,6 @@ impl FabricOptions {
             what: "be used: this program was built without the feature `verbs`",
         })
     }
-}
-
-/// An error and what is behind it.
-fn in_one_line(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        line = format!("{line}: {error}");
-        source = error.source();
-    }
-    line
 }
 
 impl fmt::Display for FabricChoice {

@@ -22,7 +22,7 @@ mod revocation;
 use std::fmt;
 use std::io;
 
-use crate::{Fabric, FabricError, Stream};
+use crate::{Fabric, FabricError, Stream, one_line};
 
 /// A backend under test.
 pub trait Backend {
@@ -79,10 +79,7 @@ impl std::error::Error for Failure {}
 
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Self {
-        match std::error::Error::source(&error) {
-            Some(source) => Self(format!("{error}: {source}")),
-            None => Self(error.to_string()),
-        }
+        Self(one_line(&error))
     }
 }
 

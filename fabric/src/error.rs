@@ -146,3 +146,35 @@ impl FabricError {
         if left.is_empty() { Ok(()) } else { Err(Self::InUse { what: what.to_string(), users: left.join(", ") }) }
     }
 }
+
+/// An error with all of its causes, in one line.
+pub fn one_line(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        // Some causes repeat what the error above them says already.
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        source = cause.source();
+    }
+    line.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_is_told_already_is_not_told_again() {
+        let source = || io::Error::other("the disk is full");
+        let error = FabricError::System { what: "open", source: source() };
+        assert_eq!(one_line(&error), "open failed: the disk is full");
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot go on:\n{0}")]
+        struct Repeating(#[source] io::Error);
+        assert_eq!(one_line(&Repeating(source())), "cannot go on: the disk is full");
+    }
+}

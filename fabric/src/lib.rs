@@ -28,7 +28,7 @@ mod work;
 pub use choice::{FabricChoice, FabricOptions, NoSuchFabric, Opened};
 pub use contract::{Capabilities, EndpointAddress, EndpointConfig, Fabric, Holdings, Memory};
 pub use dial::Dial;
-pub use error::FabricError;
+pub use error::{FabricError, one_line};
 pub use id::{DomainId, Key, LinkId, LocalId, Op, SharedId, WindowId};
 pub use idle::{IdleLimits, IdleStrategy, Rest};
 pub use machine::{EVENTS_A_TURN, Machine, drive};

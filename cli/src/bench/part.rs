@@ -6,7 +6,7 @@ use std::io::{self, BufRead};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use keyway::{Broker, Consumer, ConsumerStats, Error, Overflow, Producer, Start, TopicSettings};
+use keyway::{Broker, Consumer, ConsumerStats, Error, Overflow, Producer, Start, TopicSettings, one_line};
 
 use super::wire::{BrokerTask, ConsumerTask, Order, ProducerTask, Received, Task, Word, tell};
 use crate::failure::Failure;
@@ -65,17 +65,6 @@ fn report(word: &Word) -> Result<(), String> {
     say(word).map_err(|failure| failure.to_string())
 }
 
-/// An error and what is behind it.
-fn in_one_line(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        line = format!("{line}: {error}");
-        source = error.source();
-    }
-    line
-}
-
 fn serve(task: &BrokerTask, orders: &Receiver<Order>) -> Result<(), String> {
     let fabric = task.fabric.parse().map_err(|error: keyway::NoSuchFabric| error.to_string())?;
     let broker = Broker::builder()
@@ -87,11 +76,11 @@ fn serve(task: &BrokerTask, orders: &Receiver<Order>) -> Result<(), String> {
         .topic_segments(task.segments)
         .record_max(task.record_max)
         .start()
-        .map_err(|error| in_one_line(&error))?;
+        .map_err(|error| one_line(&error))?;
     report(&Word::Ready)?;
     // It is told nothing more: this waits for the end of the lines.
     let _ = orders.recv();
-    broker.stop(PATIENCE).map(drop).map_err(|error| in_one_line(&error))
+    broker.stop(PATIENCE).map(drop).map_err(|error| one_line(&error))
 }
 
 fn produce(task: &ProducerTask, orders: &Receiver<Order>) -> Result<(), String> {

@@ -6,7 +6,7 @@ use keyway_fabric::conformance::Backend;
 use keyway_fabric::verbs::VerbsTarget;
 use keyway_fabric::{
     Access, DomainId, DownCause, EndpointConfig, Event, Fabric, Key, LinkId, LocalId, LocalSpan, Memory, Op, Outcome,
-    RemoteSpan, SharedId, SharedSpan, SystemClock, Target, WindowId, Work, WorkError,
+    RemoteSpan, SharedId, SharedSpan, SystemClock, Target, WindowId, Work, WorkError, one_line,
 };
 
 /// When an awaited event is given up.
@@ -43,10 +43,7 @@ pub(crate) struct Stand {
 
 /// A fabric's error as a test's.
 pub(crate) fn told(error: impl std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
+    one_line(&error)
 }
 
 impl Side {
