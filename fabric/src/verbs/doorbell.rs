@@ -1,8 +1,8 @@
 //! Ringing doorbells: what was posted goes to the device, one chain of requests for each endpoint and queue.
 
-use super::endpoint::{Endpoint, Entry, Job, Phase};
+use super::endpoint::{Endpoint, Job, Phase};
 use super::fabric::{Domain, VerbsFabric};
-use super::sys::{Buffer, Chain};
+use super::sys::Chain;
 use super::window::Window;
 use crate::table::Table;
 use crate::{DomainId, WindowId, WorkError};
@@ -106,27 +106,16 @@ fn ring_chain(endpoint: &mut Endpoint, chain: &mut Chain, device: &str) -> Rung 
     endpoint.rung += endpoint.pair.outstanding().0 - before;
     let Err(error) = result else { return Rung::Done };
     tracing::error!(link = %endpoint.link, device, %error, "ibv_post_send failed");
-    let mut refused = endpoint.sends.iter_mut().skip(endpoint.rung).zip(chain.take_back());
-    if let Some((entry, buffer)) = refused.next() {
-        entry.result = Some(Err(WorkError::Device));
-        give_back(entry, buffer, &mut endpoint.reads);
-    }
-    for (entry, buffer) in refused {
-        give_back(entry, buffer, &mut endpoint.reads);
+    let refused = endpoint.sends.iter_mut().skip(endpoint.rung).zip(chain.take_back());
+    for (place, (entry, buffer)) in refused.enumerate() {
+        if place == 0 {
+            entry.result = Some(Err(WorkError::Device));
+        }
+        endpoint.reads -= usize::from(entry.job.is_read());
+        entry.job.take_back(buffer);
     }
     endpoint.faults.fatal = true;
     Rung::Failed
-}
-
-fn give_back(entry: &mut Entry, buffer: Buffer, reads: &mut usize) {
-    match &mut entry.job {
-        Job::Send { buffer: own, .. } => *own = buffer,
-        Job::Read { buffer: own, .. } => {
-            *reads -= 1;
-            *own = buffer;
-        }
-        Job::Bind { .. } => unreachable!("a chain has SENDs and READs only"),
-    }
 }
 
 /// What ringing in a bind came to.

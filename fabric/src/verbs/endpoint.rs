@@ -34,6 +34,20 @@ pub(super) enum Job {
     Bind { window: WindowId, to: Option<Binding> },
 }
 
+impl Job {
+    /// Takes the buffer back from the queue pair. A bind has none.
+    pub(super) fn take_back(&mut self, buffer: Buffer) {
+        match self {
+            Self::Send { buffer: own, .. } | Self::Read { buffer: own, .. } => *own = buffer,
+            Self::Bind { .. } => {}
+        }
+    }
+
+    pub(super) const fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+}
+
 /// A posted receive.
 pub(super) struct Receive {
     pub(super) op: Op,

@@ -125,8 +125,7 @@ impl VerbsFabric {
     }
 
     fn fail_all(&mut self) {
-        let links: Vec<_> = self.endpoints.iter().map(|(link, _)| link).collect();
-        for link in links {
+        for link in self.links() {
             self.expect_endpoint(link).faults.fatal = true;
             self.fail(link);
         }
@@ -193,14 +192,8 @@ impl VerbsFabric {
         endpoint.rung -= 1;
         let result = status::of_send(completion.status, &entry.job);
         endpoint.heard |= result.is_ok() && !matches!(entry.job, Job::Bind { .. });
-        match &mut entry.job {
-            Job::Send { buffer: own, .. } => *own = buffer,
-            Job::Read { buffer: own, .. } => {
-                *own = buffer;
-                endpoint.reads -= 1;
-            }
-            Job::Bind { .. } => {}
-        }
+        endpoint.reads -= usize::from(entry.job.is_read());
+        entry.job.take_back(buffer);
         if std::mem::take(&mut endpoint.stalled) {
             self.has_stalled = true;
             self.list(link);
@@ -293,10 +286,7 @@ impl VerbsFabric {
         // Those with a buffer of their own were executed here, and the device does not know of them.
         let entries = endpoint.sends.iter_mut().filter(|entry| entry.result.is_none());
         for (entry, buffer) in entries.zip(sends) {
-            match &mut entry.job {
-                Job::Send { buffer: own, .. } | Job::Read { buffer: own, .. } => *own = buffer,
-                Job::Bind { .. } => {}
-            }
+            entry.job.take_back(buffer);
         }
         for (receive, buffer) in endpoint.receives.iter_mut().zip(receives) {
             receive.buffer = buffer;

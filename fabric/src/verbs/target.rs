@@ -12,6 +12,8 @@ use crate::{Fabric, Stream};
 pub struct VerbsTarget {
     name: String,
     config: VerbsConfig,
+    device: DeviceReport,
+    strategy: StrategyReport,
     deviations: Vec<Deviation>,
 }
 
@@ -40,15 +42,14 @@ impl VerbsTarget {
             let reason = "the device checks a READ against its region's bounds, not against the window's";
             deviations.extend(BOUNDS.map(|case| Deviation { case, reason: reason.into() }));
         }
-        if fabric.strategy_report().strategy == Strategy::Registrations {
+        let strategy = fabric.strategy_report();
+        if strategy.strategy == Strategy::Registrations {
             let reason = "a registration's key follows no rule, and none comes after it";
             deviations.extend(WINDOW_KEYS.map(|case| Deviation { case, reason: reason.into() }));
         }
-        Ok(Self { name: fabric.name().to_owned(), config, deviations })
+        Ok(Self { name: fabric.name().to_owned(), config, device: fabric.device_report(), strategy, deviations })
     }
-}
 
-impl VerbsTarget {
     /// How its fabrics are opened.
     pub fn config(&self) -> &VerbsConfig {
         &self.config
@@ -79,11 +80,11 @@ impl Backend for VerbsTarget {
 
 impl ProbeTarget for VerbsTarget {
     fn device(&self) -> Result<DeviceReport, Failure> {
-        Ok(VerbsFabric::open(&self.config)?.device_report())
+        Ok(self.device.clone())
     }
 
     fn strategy(&self) -> Result<StrategyReport, Failure> {
-        Ok(VerbsFabric::open(&self.config)?.strategy_report())
+        Ok(self.strategy.clone())
     }
 
     fn deregister_under_window(&self) -> Measured<RawDeregistration> {
