@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use keyway::{FabricChoice, Scope, Server, Start, TopicName};
+use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Part};
 use crate::probe::Probe;
@@ -152,7 +153,7 @@ pub(crate) struct Subscribe {
 }
 
 /// [`Scope`] by its names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum ScopeArgument {
     /// A whole ring segment, re-keyed every epoch
     Segment,

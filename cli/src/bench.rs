@@ -175,7 +175,7 @@ impl Run<'_> {
             server: self.server.clone(),
             topic: self.topic.clone(),
             size: arguments.size,
-            scope: arguments.scope.to_string(),
+            scope: arguments.scope,
             epoch: arguments.epoch.interval(),
             landing: arguments.landing.map(|bytes| bytes as u64),
             reads: arguments.reads,

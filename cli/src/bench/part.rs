@@ -125,15 +125,10 @@ fn produce(task: &ProducerTask, orders: &Receiver<Order>) -> Result<(), String> 
 }
 
 fn consume(task: &ConsumerTask, orders: &Receiver<Order>) -> Result<(), String> {
-    let scope = match task.scope.as_str() {
-        "segment" => keyway::Scope::Segment,
-        "batch" => keyway::Scope::Batch,
-        _ => keyway::Scope::Message,
-    };
     let mut builder = Consumer::builder(task.server.as_str(), &task.topic)
         .name("bench")
         .start(Start::Earliest)
-        .scope(scope)
+        .scope(task.scope.into())
         .epoch(task.epoch);
     if let Some(landing) = task.landing {
         builder = builder.landing(landing);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arguments::ScopeArgument;
+
 /// What a process is to do: the first line on its standard input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Task {
@@ -39,7 +41,7 @@ pub(super) struct ConsumerTask {
     pub(super) topic: String,
     /// Of every record's payload.
     pub(super) size: usize,
-    pub(super) scope: String,
+    pub(super) scope: ScopeArgument,
     pub(super) epoch: Duration,
     pub(super) landing: Option<u64>,
     pub(super) reads: Option<u16>,
