@@ -4,22 +4,15 @@
 
 mod bus;
 
-use std::time::Duration;
-
 use bus::*;
-use keyway_consumer::{Scope, Start};
+use keyway_consumer::Scope;
 
 const RECORDS: u64 = 100_000;
 
 fn read_all(scope: Scope) {
     let broker = broker(64 << 20, 1 << 20, 32);
     let producer = producer(&broker, "numbers");
-    let mut consumer = consumer(&broker, "numbers")
-        .scope(scope)
-        .start(Start::Earliest)
-        .epoch(Duration::from_millis(1))
-        .connect()
-        .unwrap();
+    let mut consumer = reader(&broker, "numbers", scope).connect().unwrap();
     let publishing = std::thread::Builder::new()
         .name("publishing".into())
         .spawn(move || {

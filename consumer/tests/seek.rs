@@ -27,12 +27,7 @@ fn earliest_latest_a_sequence_and_a_time_are_found_from_anywhere() {
     let producer = producer(&broker, "t");
     publish(&producer, 0..5_000, 1_000);
     for scope in SCOPES {
-        let mut consumer = consumer(&broker, "t")
-            .scope(scope)
-            .start(Start::Earliest)
-            .epoch(Duration::from_millis(1))
-            .connect()
-            .unwrap();
+        let mut consumer = reader(&broker, "t", scope).connect().unwrap();
         expect(&mut consumer, 0..10);
         assert_eq!(consumer.seek_timeout(Start::Sequence(4_321), WATCHDOG).unwrap(), 4_321);
         let record = next(&mut consumer).unwrap();
@@ -64,13 +59,7 @@ fn seeking_while_everything_is_under_way_gives_no_record_of_before() {
     let producer = producer(&broker, "t");
     publish(&producer, 0..5_000, 1_000);
     for scope in SCOPES {
-        let mut consumer = consumer(&broker, "t")
-            .scope(scope)
-            .start(Start::Earliest)
-            .epoch(Duration::from_millis(1))
-            .landing(2 << 20)
-            .connect()
-            .unwrap();
+        let mut consumer = reader(&broker, "t", scope).landing(2 << 20).connect().unwrap();
         // Each time at another point of what is read ahead, with READs in flight, batches half taken and memory full.
         let seeks = 60;
         for round in 0..seeks {

@@ -7,7 +7,7 @@ mod bus;
 use std::time::Duration;
 
 use bus::*;
-use keyway_consumer::{Error, Event, Scope, Start};
+use keyway_consumer::{Error, Event, Scope};
 
 /// T01: a consumer is paused until the ring laps it.
 #[test]
@@ -15,13 +15,7 @@ fn a_consumer_that_was_lapped_is_told_the_exact_gap_and_goes_on_at_the_oldest_re
     for scope in [Scope::Segment, Scope::Batch, Scope::Message] {
         let broker = broker(4 << 20, 64 << 10, 4);
         let producer = producer(&broker, "t");
-        let mut consumer = consumer(&broker, "t")
-            .scope(scope)
-            .start(Start::Earliest)
-            .epoch(Duration::from_millis(1))
-            .landing(2 << 20)
-            .connect()
-            .unwrap();
+        let mut consumer = reader(&broker, "t", scope).landing(2 << 20).connect().unwrap();
         let events = consumer.events();
         // Far more than ring and landing memory hold; the application takes nothing.
         publish(&producer, 0..5_000, 1_000);
@@ -62,14 +56,8 @@ fn an_application_that_keeps_its_records_stops_the_consumer_and_loses_nothing() 
     for scope in [Scope::Segment, Scope::Batch, Scope::Message] {
         let broker = broker(32 << 20, 1 << 20, 28);
         let producer = producer(&broker, "t");
-        let mut consumer = consumer(&broker, "t")
-            .scope(scope)
-            .start(Start::Earliest)
-            .epoch(Duration::from_millis(1))
-            .grace(Duration::from_millis(200))
-            .landing(2 << 20)
-            .connect()
-            .unwrap();
+        let mut consumer =
+            reader(&broker, "t", scope).grace(Duration::from_millis(200)).landing(2 << 20).connect().unwrap();
         publish(&producer, 0..5_000, 1_000);
         let mut kept = Vec::new();
         while let Some(record) = consumer.recv_timeout(Duration::from_millis(500)).unwrap() {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keyway_broker::Broker;
-use keyway_consumer::{Consumer, ConsumerBuilder, Error, Record};
+use keyway_consumer::{Consumer, ConsumerBuilder, Error, Record, Scope, Start};
 use keyway_producer::Producer;
 
 /// Longer than anything takes: what is not there by then hangs.
@@ -25,6 +25,11 @@ pub(crate) fn broker(pool: u64, segment: u64, segments: u32) -> Broker {
 
 pub(crate) fn consumer(broker: &Broker, topic: &str) -> ConsumerBuilder {
     Consumer::builder(broker.connector(), topic).connect_timeout(WATCHDOG)
+}
+
+/// A consumer of everything from the start on, whose keys are replaced every millisecond.
+pub(crate) fn reader(broker: &Broker, topic: &str, scope: Scope) -> ConsumerBuilder {
+    consumer(broker, topic).scope(scope).start(Start::Earliest).epoch(Duration::from_millis(1))
 }
 
 pub(crate) fn producer(broker: &Broker, topic: &str) -> Producer {
