@@ -147,7 +147,7 @@ impl Fabrics {
 
     /// Whether a fabric is among those that were chosen. The software one is in use before any is.
     fn is_chosen(&self, name: &str) -> bool {
-        self.choice == FabricChoice::Auto || family(&self.choice) == name
+        self.choice.family().is_none_or(|family| family == name)
     }
 
     /// Moves to a fabric that was offered. Returns the one before, if that is another and something may have been made in it.
@@ -199,12 +199,8 @@ fn unopened(choice: &FabricChoice, source: FabricError) -> Error {
 
 const SOFT: &str = "soft";
 
-/// What the wire calls a fabric, whatever its device.
 fn family(choice: &FabricChoice) -> &'static str {
-    match choice {
-        FabricChoice::Soft => SOFT,
-        FabricChoice::Verbs { .. } | FabricChoice::Auto => "verbs",
-    }
+    choice.family().expect("what is opened is one fabric")
 }
 
 #[cfg(test)]

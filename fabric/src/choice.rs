@@ -24,6 +24,17 @@ pub enum FabricChoice {
     Auto,
 }
 
+impl FabricChoice {
+    /// What a bootstrap calls such a fabric, whatever its device; `auto` is none yet.
+    pub const fn family(&self) -> Option<&'static str> {
+        match self {
+            Self::Soft => Some("soft"),
+            Self::Verbs { .. } => Some("verbs"),
+            Self::Auto => None,
+        }
+    }
+}
+
 /// What a fabric is opened for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {

@@ -68,11 +68,7 @@ pub(crate) fn fabric() -> FabricChoice {
 
 /// What the bootstrap calls it.
 pub(crate) fn family() -> &'static str {
-    match fabric() {
-        FabricChoice::Soft => "soft",
-        FabricChoice::Verbs { .. } => "verbs",
-        FabricChoice::Auto => panic!("KEYWAY_FABRIC must name one fabric, so that it is known which one is tested"),
-    }
+    fabric().family().expect("KEYWAY_FABRIC must name one fabric, so that it is known which one is tested")
 }
 
 /// How much of what a test would move it is to move: a quarter on a device, which may be an emulated one.
