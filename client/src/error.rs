@@ -119,7 +119,8 @@ pub enum Error {
         /// The first record that was not.
         to: u64,
     },
-    /// The broker was started anew, and its topics with it. The consumer goes on with the new log from its start.
+    /// The broker was started anew, and its topics with it. The consumer goes on with the new log from its start; what
+    /// that has dropped already is told as [`Lagged`](Self::Lagged), right after.
     #[error("the broker was restarted (instance {instance:#018x}): its topics are new and sequences begin again at 0")]
     Restarted {
         /// The new broker's instance.

@@ -38,12 +38,13 @@ impl Cursor {
     }
 
     /// A session with this broker instance begins. Returns whether the log that was read before is gone: then the new one is
-    /// read from its start, or from where a seek wants to be, unless that is a sequence of the old one.
+    /// read from its start, or from where a seek wants to be, unless that is a sequence of the old one. Its start is record 0
+    /// rather than the oldest that is left, so that what the ring has dropped already is told as a gap.
     pub(super) fn meet(&mut self, instance: u64) -> bool {
         let restarted = self.is_known && self.instance != Some(instance);
         if restarted {
             if let Place::At { .. } | Place::Asked(Start::Sequence(_)) = self.place {
-                self.place = Place::Asked(Start::Earliest);
+                self.place = Place::Asked(Start::Sequence(0));
             }
             self.is_known = false;
         }
@@ -153,6 +154,16 @@ mod tests {
         assert!(!cursor.meet(2));
         assert_eq!(cursor.start(), Start::Sequence(50));
         assert!(cursor.meet(3) && !cursor.meet(3));
-        assert_eq!(cursor.start(), Start::Earliest);
+        assert_eq!(cursor.start(), Start::Sequence(0));
+        assert_eq!(cursor.place(0), None);
+    }
+
+    #[test]
+    fn what_a_new_instance_has_dropped_before_it_was_met_is_a_gap() {
+        let mut cursor = Cursor::new(Start::Latest);
+        cursor.meet(1);
+        cursor.place(50);
+        assert!(cursor.meet(2));
+        assert_eq!(cursor.place(51), Some(Gap { from: 0, to: 51 }));
     }
 }

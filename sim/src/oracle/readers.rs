@@ -47,7 +47,9 @@ impl ReaderBook {
         let reader = self.reader(actor);
         if reader.source.is_none() {
             reader.source = Some((instance, topic));
-            reader.next = Some(sequence);
+            // Whoever was told of a restart reads the new log from record 0 on, and hears of what that has lost meanwhile as of
+            // any other gap.
+            reader.next.get_or_insert(sequence);
         } else if reader.source.is_some_and(|(known, _)| known == instance) {
             reader.source = Some((instance, topic));
         }
@@ -129,5 +131,29 @@ impl Reader {
         self.next = Some(sequence + 1);
         self.records += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_new_log_has_lost_before_its_reader_came_is_a_gap_that_must_be_told() {
+        let (mut readers, log) = (ReaderBook::default(), LogBook::new(65_536, 2));
+        let record = Delivery::Record { sequence: 51, time: 0, payload: Vec::new() };
+        readers.subscribed(7, 1, 1, 40);
+        readers.got(7, (2, None), &Delivery::Restarted, &log).unwrap();
+        readers.subscribed(7, 2, 1, 51);
+        assert_eq!(readers.reader(7).next, Some(0), "where the broker begins is no news of a gap");
+        let failure = readers.got(7, (2, Some(1)), &record, &log).unwrap_err();
+        assert_eq!(failure.invariant, Invariant::I5, "{failure}");
+    }
+
+    #[test]
+    fn a_first_subscription_begins_where_the_broker_says() {
+        let mut readers = ReaderBook::default();
+        readers.subscribed(7, 1, 1, 40);
+        assert_eq!(readers.reader(7).next, Some(40));
     }
 }

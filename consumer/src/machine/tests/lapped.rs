@@ -173,7 +173,7 @@ fn a_new_broker_is_told_once_and_read_from_its_start() {
     bench.log.append_one(100);
     bench.connect(2);
     match bench.sent.last() {
-        Some(ToBroker::Subscribe(subscribe)) => assert_eq!(subscribe.start, Start::Earliest),
+        Some(ToBroker::Subscribe(subscribe)) => assert_eq!(subscribe.start, Start::Sequence(0)),
         other => panic!("{other:?}"),
     }
     // That session is lost before it is confirmed; the restart is not told again.
@@ -183,6 +183,19 @@ fn a_new_broker_is_told_once_and_read_from_its_start() {
     bench.grant(0, 0);
     bench.complete_all();
     assert_eq!(bench.items(), [Item::Restarted(2), Item::Record(0)]);
+}
+
+#[test]
+fn what_a_new_broker_has_dropped_before_it_was_reached_is_told_behind_the_restart() {
+    let mut bench = Bench::subscribed(Scope::Segment);
+    bench.log.append_one(100);
+    bench.grant(0, 0);
+    bench.complete_all();
+    bench.down();
+    bench.items();
+    bench.connect(2);
+    bench.confirm(51, start_of(1));
+    assert_eq!(bench.items(), [Item::Restarted(2), Item::Lagged { from: 0, to: 51 }]);
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn a_refused_read_of_the_old_subscription_is_counted_and_the_seek_takes_place_al
 #[test]
 fn a_broker_that_was_started_anew_is_told_after_the_seek_and_old_sequences_mean_nothing_to_it() {
     for (start, asked) in
-        [(Start::Sequence(50), Start::Earliest), (Start::Latest, Start::Latest), (Start::Time(9), Start::Time(9))]
+        [(Start::Sequence(50), Start::Sequence(0)), (Start::Latest, Start::Latest), (Start::Time(9), Start::Time(9))]
     {
         let mut bench = two_segments();
         let ticket = bench.seek(start);
