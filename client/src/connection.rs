@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use keyway_fabric::{DownCause, Event, LinkId, Machine, Memory, Now, Time, Transmit, Watch};
+use keyway_fabric::{DownCause, Event, LinkId, Machine, Memory, Now, Outcome, Time, Transmit, Watch};
 
 use crate::backoff::Backoff;
 use crate::bootstrap::{self, Bootstrapper, Polled, Session, Target};
@@ -21,6 +21,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long an endpoint may take to end by itself once the bootstrap stream has ended. The two travel apart, and what the broker said
 /// last, a refused READ or the reason for the end, is on the endpoint: closing it at once would throw that away.
 const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// What is said of a device that was never heard while the bootstrap stream to its broker lives on.
+const UNHEARD: &str =
+    "nothing was ever heard of its device: the RDMA devices may not reach each other (UDP port 4791, MTU, routes)";
 
 /// What has become of the connection.
 #[derive(Debug)]
@@ -76,7 +80,16 @@ pub(crate) struct LinkReport {
     /// Whether it is the role's, which then hears of its events.
     shared: bool,
     up: bool,
+    /// Whether anything has come from the peer: a message, or the end of work that only it can bring about.
+    heard: bool,
     down: Option<DownCause>,
+}
+
+impl LinkReport {
+    /// Whether the peer is lost that was never there: a device takes an endpoint for up as soon as it knows the peer's address.
+    fn is_unanswered(&self) -> bool {
+        self.down == Some(DownCause::PeerLost) && !self.heard
+    }
 }
 
 impl Connection {
@@ -109,6 +122,9 @@ impl Connection {
                 let cause = match &self.state {
                     // The broker's own reason says more than the end that it led to.
                     State::Ending { cause, .. } if matches!(cause.kind(), ErrorKind::Refused(_)) => cause.clone(),
+                    State::Up { .. } if report.is_unanswered() && fabrics.is_device() => {
+                        bootstrap::lost(&self.target.server, format!("{down}; {UNHEARD}"))
+                    }
                     _ => bootstrap::lost(&self.target.server, down),
                 };
                 self.close(cause, now, report, fabrics)
@@ -304,6 +320,7 @@ impl<R: Machine> Machine for Attended<'_, R> {
         if self.report.link != Some(link) {
             return;
         }
+        self.report.heard |= matches!(event, Event::Message { .. } | Event::Done { result: Ok(Outcome::Finished), .. });
         match event {
             Event::Up { .. } => self.report.up = true,
             Event::Down { cause, .. } => {

@@ -71,6 +71,11 @@ impl Fabrics {
         &mut *self.used.fabric
     }
 
+    /// Whether that is a device, rather than software.
+    pub(crate) fn is_device(&self) -> bool {
+        self.used.family != SOFT
+    }
+
     /// The domain in it.
     pub(crate) fn domain(&self) -> DomainId {
         self.used.domain

@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
+use keyway_channel::ChannelConfig;
 use keyway_fabric::soft::{Pipe, SoftConfig, SoftFabric};
 use keyway_fabric::{
-    Dial, EndpointAddress, EndpointConfig, Fabric, FabricChoice, FabricError, Holdings, Stream, drive,
+    Dial, DomainId, EndpointAddress, EndpointConfig, Fabric, FabricChoice, FabricError, Holdings, LocalSpan, Op,
+    Stream, Work, drive,
 };
 use keyway_schema::Code;
 use keyway_schema::bootstrap::{Bootstrap, PREAMBLE, Role as Part};
@@ -64,6 +66,7 @@ struct Bench {
     empty: Holdings,
     /// The broker's side.
     broker: SoftFabric,
+    domain: Option<DomainId>,
     link: Option<LinkId>,
     stream: Option<UnixStream>,
     /// What it speaks.
@@ -97,6 +100,7 @@ impl Bench {
             events: Vec::new(),
             empty,
             broker: SoftFabric::new(SoftConfig::default()).unwrap(),
+            domain: None,
             link: None,
             stream: None,
             fabric: "soft",
@@ -166,7 +170,7 @@ impl Bench {
         let domain = self.broker.domain().unwrap();
         let config = EndpointConfig { domain, send_depth: 8, receive_depth: 8, remote_read: true };
         let (link, address) = self.broker.endpoint(config).unwrap();
-        self.link = Some(link);
+        (self.domain, self.link) = (Some(domain), Some(link));
         self.say(&Bootstrap::Welcome {
             instance: 11,
             session: 12,
@@ -192,6 +196,21 @@ impl Bench {
         let [Change::Connected(connected)] = changes.as_slice() else { panic!("{changes:?}") };
         assert_eq!((connected.instance, connected.session, connected.channel.generation), (11, 12, 13));
         assert_eq!((connected.channel.send_slots, connected.channel.receive_slots), (6, 8));
+    }
+
+    /// A message comes over the session's endpoint.
+    fn broker_speaks(&mut self) {
+        let State::Up { session, .. } = &self.connection.state else { panic!("{:?}", self.connection) };
+        let ChannelConfig { link, receive, .. } = session.connected.channel;
+        let into = LocalSpan { local: receive, slot: 0, offset: 0, len: 8 };
+        let fabric = self.fabrics.fabric();
+        fabric.post(link, Op(1), Work::Recv { into }).unwrap();
+        fabric.submit();
+        let domain = self.domain.expect("the endpoint's");
+        let from = LocalSpan { local: self.broker.local(domain, 1, 8).unwrap(), ..into };
+        self.broker.post(self.link.unwrap(), Op(1), Work::Send { from }).unwrap();
+        self.broker.submit();
+        assert!(self.settle().is_empty());
     }
 
     /// The bootstrap stream has ended under a session.
@@ -287,6 +306,33 @@ fn the_brokers_reason_wins_over_the_end_that_it_leads_to() {
     let changes = bench.settle();
     let [Change::Disconnected(cause)] = changes.as_slice() else { panic!("{changes:?}") };
     assert_eq!(cause.kind(), ErrorKind::Refused(Code::KeyViolation));
+}
+
+#[test]
+fn a_device_that_was_never_heard_is_said_to_be_out_of_reach() {
+    for (fabric, speaks, ends, hinted) in [
+        ("verbs", false, false, true),
+        ("verbs", true, false, false),
+        ("verbs", false, true, false),
+        ("soft", false, false, false),
+    ] {
+        let mut bench = Bench::choosing(FabricChoice::Auto);
+        bench.fabric = fabric;
+        bench.up();
+        if speaks {
+            bench.broker_speaks();
+        }
+        if ends {
+            // Then it is the broker that is gone, not the way to its device.
+            bench.stream = None;
+            assert!(bench.settle().is_empty());
+        }
+        bench.broker.close(bench.link.unwrap());
+        let changes = bench.settle();
+        let [Change::Disconnected(cause)] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!(cause.kind(), ErrorKind::Lost);
+        assert_eq!(cause.to_string().contains("UDP port 4791"), hinted, "{fabric}: {cause}");
+    }
 }
 
 #[test]
