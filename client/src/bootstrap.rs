@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyway_channel::ChannelConfig;
-use keyway_fabric::{DomainId, EndpointAddress, EndpointConfig, Fabric, LinkId, LocalId, Now, Time, Watch};
+use keyway_fabric::{
+    DomainId, EndpointAddress, EndpointConfig, Fabric, FabricError, LinkId, LocalId, Now, Time, Watch, one_line,
+};
+use keyway_schema::Code;
 use keyway_schema::bootstrap::{Bootstrap, BootstrapError};
 use keyway_schema::limits::VERSION;
 
@@ -179,7 +182,11 @@ impl Bootstrapper {
                             self.stage = Stage::ExpectWelcome(wire);
                             return Ok(Polled::Pending);
                         }
-                        Some(message) => self.stage = Stage::ExpectFabric(wire, welcome(target, step, message)?),
+                        Some(message) => {
+                            let welcome = welcome(target, step, message)
+                                .map_err(|error| explained(error, fabrics.deviceless()))?;
+                            self.stage = Stage::ExpectFabric(wire, welcome);
+                        }
                     }
                 }
                 Stage::ExpectFabric(wire, welcome) => {
@@ -309,6 +316,16 @@ fn welcome(target: &Target, step: &'static str, message: Bootstrap) -> Result<We
         }
         Bootstrap::Refused { code, text } => Err(Error::refused("a session", code, text)),
         other => Err(handshake(target, step, format!("{} came", message_name(&other)))),
+    }
+}
+
+/// A refusal of all fabrics that were offered, with the reason why no device was among them.
+fn explained(error: Error, deviceless: Option<&FabricError>) -> Error {
+    match (error, deviceless) {
+        (Error::Refused { what, code, text }, Some(why)) if code == Code::Fabric.number() => {
+            Error::Refused { what, code, text: format!("{text}; this client offers no device: {}", one_line(why)) }
+        }
+        (error, _) => error,
     }
 }
 

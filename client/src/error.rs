@@ -82,7 +82,7 @@ pub enum Error {
         what: String,
         /// A number of [`Code`].
         code: u16,
-        /// The broker's words.
+        /// The broker's words, and what this side knows of the reason.
         text: String,
     },
     /// It was not done in time.

@@ -57,13 +57,15 @@ pub(crate) struct Fabrics {
     address: Option<IpAddr>,
     /// What else the present attempt has offered.
     offered: Vec<Held>,
+    /// Why it has offered no device, though one might have been used.
+    deviceless: Option<FabricError>,
 }
 
 impl Fabrics {
     /// The software fabric, until a broker names one of those that `choice` stands for.
     pub(crate) fn new(choice: FabricChoice, open: OpenFabric) -> Result<Self, Error> {
         let used = Held::open(&FabricChoice::Soft, None, open).map_err(|error| unopened(&FabricChoice::Soft, error))?;
-        Ok(Self { choice, open, used, is_prepared: false, address: None, offered: Vec::new() })
+        Ok(Self { choice, open, used, is_prepared: false, address: None, offered: Vec::new(), deviceless: None })
     }
 
     /// The fabric in use.
@@ -89,6 +91,7 @@ impl Fabrics {
     pub(crate) fn offer(&mut self, address: Option<IpAddr>) -> Result<Vec<String>, Error> {
         // What an earlier attempt has opened may be for another address.
         self.offered.clear();
+        self.deviceless = None;
         self.address = address;
         let (first, second) = match &self.choice {
             FabricChoice::Auto => (FabricChoice::Verbs { device: None }, Some(FabricChoice::Soft)),
@@ -97,7 +100,10 @@ impl Fabrics {
         let mut families = Vec::new();
         match self.offer_one(&first, address) {
             Ok(family) => families.push(family.to_owned()),
-            Err(error) if second.is_some() => tracing::debug!(fabric = %first, %error, "not offered to the broker"),
+            Err(error) if second.is_some() => {
+                tracing::debug!(fabric = %first, %error, "not offered to the broker");
+                self.deviceless = Some(error);
+            }
             Err(error) => return Err(unopened(&first, error)),
         }
         if let Some(second) = second {
@@ -105,6 +111,11 @@ impl Fabrics {
             families.push(family.to_owned());
         }
         Ok(families)
+    }
+
+    /// Why no device is among what was last offered, if one was looked for.
+    pub(crate) const fn deviceless(&self) -> Option<&FabricError> {
+        self.deviceless.as_ref()
     }
 
     fn offer_one(&mut self, choice: &FabricChoice, address: Option<IpAddr>) -> Result<&'static str, FabricError> {
@@ -210,6 +221,8 @@ fn family(choice: &FabricChoice) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use keyway_fabric::soft::{SoftConfig, SoftFabric};
 
     use super::*;
@@ -243,6 +256,21 @@ mod tests {
         assert_eq!(offer(verbs(), with_device).unwrap(), ["verbs"]);
         let error = offer(verbs(), without_device).unwrap_err();
         assert!(error.to_string().contains("there is no device"), "{error}");
+    }
+
+    #[test]
+    fn why_no_device_was_offered_is_known_until_one_is() {
+        static IS_THERE: AtomicBool = AtomicBool::new(false);
+        fn sometimes(choice: &FabricChoice, address: Option<IpAddr>) -> Result<Box<dyn Fabric>, FabricError> {
+            let open = if IS_THERE.load(Ordering::Relaxed) { with_device } else { without_device };
+            open(choice, address)
+        }
+        let mut fabrics = Fabrics::new(FabricChoice::Auto, sometimes).unwrap();
+        fabrics.offer(HERE).unwrap();
+        assert!(fabrics.deviceless().is_some_and(|why| why.to_string().contains("there is no device")));
+        IS_THERE.store(true, Ordering::Relaxed);
+        fabrics.offer(HERE).unwrap();
+        assert!(fabrics.deviceless().is_none());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use keyway_schema::limits::{CONTROL_SLOT, VERSION};
 
 use super::*;
 use crate::Server;
+use crate::fabrics::OpenFabric;
 
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -86,6 +87,10 @@ impl Bench {
     }
 
     fn choosing(choice: FabricChoice) -> Self {
+        Self::opening(choice, open)
+    }
+
+    fn opening(choice: FabricChoice, open: OpenFabric) -> Self {
         let desk = Arc::new(Desk::default());
         let mut fabrics = Fabrics::new(choice, open).unwrap();
         let empty = fabrics.fabric().holdings();
@@ -383,6 +388,27 @@ fn a_fabric_that_was_not_offered_is_not_taken() {
     let changes = bench.settle();
     let [Change::Unreachable(cause)] = changes.as_slice() else { panic!("{changes:?}") };
     assert!(cause.kind() == ErrorKind::Handshake && cause.to_string().contains("\"verbs\", which was not offered"));
+}
+
+#[test]
+fn a_client_without_a_device_says_why_where_the_broker_wants_one() {
+    fn no_device(choice: &FabricChoice, address: Option<IpAddr>) -> Result<Box<dyn Fabric>, FabricError> {
+        match choice {
+            FabricChoice::Soft => open(choice, address),
+            _ => Err(FabricError::Unsupported { fabric: "verbs", what: "be used: there is no device" }),
+        }
+    }
+    let told = [(Code::Fabric, FabricChoice::Auto, true), (Code::Fabric, FabricChoice::Soft, false)];
+    for (code, choice, explained) in told.into_iter().chain([(Code::ShuttingDown, FabricChoice::Auto, false)]) {
+        let mut bench = Bench::opening(choice.clone(), no_device);
+        bench.dialled();
+        bench.say(&Bootstrap::Refused { code: code.number(), text: "this broker speaks the fabric verbs".into() });
+        let changes = bench.settle();
+        let [Change::Unreachable(cause)] = changes.as_slice() else { panic!("{changes:?}") };
+        let why = "; this client offers no device: the verbs fabric cannot be used: there is no device";
+        assert_eq!(cause.to_string().contains(why), explained, "{code:?}, {choice}: {cause}");
+        assert!(cause.to_string().contains("this broker speaks the fabric verbs"), "{cause}");
+    }
 }
 
 #[test]
