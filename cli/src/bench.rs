@@ -162,6 +162,7 @@ impl Run<'_> {
     fn start_producers(&self, children: &mut Children<'_>) -> Result<Vec<usize>, Failure> {
         let task = Task::Producer(ProducerTask {
             server: self.server.clone(),
+            fabric: self.arguments.clients_fabric().to_string(),
             topic: self.topic.clone(),
             size: self.arguments.size,
             batch: self.arguments.batch,
@@ -173,6 +174,7 @@ impl Run<'_> {
         let arguments = self.arguments;
         let task = Task::Consumer(ConsumerTask {
             server: self.server.clone(),
+            fabric: arguments.clients_fabric().to_string(),
             topic: self.topic.clone(),
             size: arguments.size,
             scope: arguments.scope,
@@ -348,6 +350,14 @@ mod tests {
             assert!(plan.window * batch <= arguments.ring as u64 / 2, "{size}: {plan:?}");
             assert!(u64::from(plan.segments) * plan.segment_size <= arguments.ring as u64, "{size}: {plan:?}");
         }
+    }
+
+    #[test]
+    fn producers_and_consumers_are_on_the_fabric_of_their_own_broker_and_follow_another() {
+        let fabric = |line| arguments(line).clients_fabric().to_string();
+        assert_eq!(fabric("keyway bench --fabric verbs:rxe1"), "verbs:rxe1");
+        assert_eq!(fabric("keyway bench"), "soft");
+        assert_eq!(fabric("keyway bench --server keyway://192.0.2.7:4480"), "auto");
     }
 
     #[test]

@@ -25,7 +25,7 @@ remote_access_errors, reconnects, epochs, reads, rereads, read_bytes (of the mea
 conditions: mode, fabric, transport, scope, epoch_us (null: never), size, batch, ring, producers, consumers, processes, cpus, \
 version.")]
 pub(crate) struct Bench {
-    /// What the broker runs on: soft, verbs, verbs:DEVICE or auto
+    /// What broker, producers and consumers run on: soft, verbs, verbs:DEVICE or auto
     #[arg(long, default_value = "soft", conflicts_with = "server")]
     pub(crate) fabric: FabricChoice,
     /// The size of a record's payload
@@ -70,6 +70,14 @@ pub(crate) struct Bench {
     /// Log to standard error; -vv and -vvv say more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+}
+
+impl Bench {
+    /// What producers and consumers use: the device of a broker of this program's own may not be the first, and their way to it, a
+    /// Unix socket, leads to none. Of another broker nothing is known; they follow it.
+    pub(crate) fn clients_fabric(&self) -> FabricChoice {
+        if self.server.is_some() { FabricChoice::Auto } else { self.fabric.clone() }
+    }
 }
 
 /// A process that `keyway bench` has started. What it is to do comes in a line on its standard input.

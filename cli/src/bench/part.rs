@@ -6,7 +6,10 @@ use std::io::{self, BufRead};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use keyway::{Broker, Consumer, ConsumerStats, Error, Overflow, Producer, Start, TopicSettings, one_line};
+use keyway::{
+    Broker, Consumer, ConsumerStats, Error, FabricChoice, NoSuchFabric, Overflow, Producer, Start, TopicSettings,
+    one_line,
+};
 
 use super::wire::{BrokerTask, ConsumerTask, Order, ProducerTask, Received, Task, Word, tell};
 use crate::failure::Failure;
@@ -65,8 +68,12 @@ fn report(word: &Word) -> Result<(), String> {
     say(word).map_err(|failure| failure.to_string())
 }
 
+fn fabric(name: &str) -> Result<FabricChoice, String> {
+    name.parse().map_err(|error: NoSuchFabric| error.to_string())
+}
+
 fn serve(task: &BrokerTask, orders: &Receiver<Order>) -> Result<(), String> {
-    let fabric = task.fabric.parse().map_err(|error: keyway::NoSuchFabric| error.to_string())?;
+    let fabric = fabric(&task.fabric)?;
     let broker = Broker::builder()
         .unix(&task.socket)
         .fabric(fabric)
@@ -85,7 +92,10 @@ fn serve(task: &BrokerTask, orders: &Receiver<Order>) -> Result<(), String> {
 
 fn produce(task: &ProducerTask, orders: &Receiver<Order>) -> Result<(), String> {
     let settings = TopicSettings { segments: 0, record_max: 0, overflow: Overflow::DropOldest };
-    let mut builder = Producer::builder(task.server.as_str(), &task.topic).name("bench").settings(settings);
+    let mut builder = Producer::builder(task.server.as_str(), &task.topic)
+        .name("bench")
+        .fabric(fabric(&task.fabric)?)
+        .settings(settings);
     if let Some(batch) = task.batch {
         builder = builder.batch_max(batch);
     }
@@ -127,6 +137,7 @@ fn produce(task: &ProducerTask, orders: &Receiver<Order>) -> Result<(), String> 
 fn consume(task: &ConsumerTask, orders: &Receiver<Order>) -> Result<(), String> {
     let mut builder = Consumer::builder(task.server.as_str(), &task.topic)
         .name("bench")
+        .fabric(fabric(&task.fabric)?)
         .start(Start::Earliest)
         .scope(task.scope.into())
         .epoch(task.epoch);

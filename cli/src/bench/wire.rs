@@ -29,6 +29,7 @@ pub(super) struct BrokerTask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProducerTask {
     pub(super) server: String,
+    pub(super) fabric: String,
     pub(super) topic: String,
     pub(super) size: usize,
     /// The length up to which batches are filled, if it is told.
@@ -38,6 +39,7 @@ pub(super) struct ProducerTask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ConsumerTask {
     pub(super) server: String,
+    pub(super) fabric: String,
     pub(super) topic: String,
     /// Of every record's payload.
     pub(super) size: usize,
