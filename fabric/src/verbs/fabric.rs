@@ -11,7 +11,7 @@ use super::open::words;
 use super::port::Port;
 use super::queues::Queues;
 use super::resting::Resting;
-use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Polled, QueuePair, Region};
+use super::sys::{self, Chain, Context, Limits, PairConfig, Path, Patience, Polled, QueuePair, Region};
 use super::window::Window;
 use crate::memory::{HugePages, Local, LocalMemory, Locals, Resident, SharedMemory};
 use crate::poller::{Poller, Ready};
@@ -195,6 +195,7 @@ impl VerbsFabric {
             lid: peer.lid,
             reads_out: (self.limits.reads_out.min(READS_AT_ONCE) as u8).min(peer.reads_in),
             reads_in: self.reads_in(),
+            patience: if self.limits.soft { Patience::SOFT } else { Patience::HARDWARE },
         })
     }
 }

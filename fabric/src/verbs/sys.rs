@@ -19,7 +19,7 @@ use std::io;
 
 pub(super) use device::{AsyncEvent, Context, GID_ROCE_V2, GidEntry, Limits, device_names};
 pub(super) use memory::{Domain, Region, Window};
-pub(super) use pair::{PairConfig, Path, QueuePair};
+pub(super) use pair::{PairConfig, Path, Patience, QueuePair};
 pub(super) use queue::{Channel, CompletionQueue, Polled, WorkCompletion};
 pub(super) use request::{BindSpan, Buffer, Chain};
 

@@ -16,6 +16,9 @@ pub(in crate::verbs) const GID_ROCE_V2: u32 = 2;
 /// The link layer of a port that is Ethernet, as `ibv_port_attr` tells it.
 const LINK_ETHERNET: u8 = 2;
 
+/// What Soft-RoCE calls its vendor (`RXE_VENDOR_ID`), which is no vendor of hardware.
+const SOFT_VENDOR: u32 = 0xff_ffff;
+
 /// An entry of a device's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::verbs) struct GidEntry {
@@ -115,6 +118,8 @@ pub(in crate::verbs) fn device_names() -> io::Result<Vec<String>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::verbs) struct Limits {
     pub(in crate::verbs) firmware: String,
+    /// It is Soft-RoCE, which shares the processors with everything else.
+    pub(in crate::verbs) soft: bool,
     pub(in crate::verbs) queue_pairs: u32,
     pub(in crate::verbs) queue_entries: u32,
     pub(in crate::verbs) completion_queues: u32,
@@ -208,6 +213,7 @@ impl Context {
         let firmware: Vec<u8> = limits.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
         Ok(Limits {
             firmware: String::from_utf8_lossy(&firmware).into_owned(),
+            soft: limits.vendor_id == SOFT_VENDOR,
             queue_pairs: count(limits.max_qp),
             queue_entries: count(limits.max_qp_wr),
             completion_queues: count(limits.max_cq),

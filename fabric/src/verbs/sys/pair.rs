@@ -15,13 +15,26 @@ use crate::Access;
 
 type Attributes = ib::ibv_qp_attr_mask;
 
-/// How long the device waits for an acknowledgement before it repeats a request: 4.096 us * 2^14, some 67 ms. With the
-/// repetitions below, a peer that has vanished is noticed after half a second, or two at most on a device that takes the
-/// fourfold time that the specification allows it (IBA C9-140).
-const ACKNOWLEDGEMENT_TIMEOUT: u8 = 14;
+/// How long a device waits for an acknowledgement, and how often it repeats a request then, before it gives its peer up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) struct Patience {
+    /// 4.096 us * 2^timeout.
+    timeout: u8,
+    /// At most 6: to Soft-RoCE, 7 means for ever.
+    retries: u8,
+}
 
-/// How often a request is repeated: one less than there is room for in the field, since Soft-RoCE takes 7 to mean for ever.
-const RETRIES: u8 = 6;
+impl Patience {
+    /// Some 67 ms: a peer that has vanished is noticed after half a second, or two at most on a device that takes the fourfold
+    /// time that the specification allows it (IBA C9-140).
+    pub(in crate::verbs) const HARDWARE: Self = Self { timeout: 14, retries: 6 };
+
+    /// Some 537 ms, and a vanished peer is noticed after 1.6 s. The driver's timer, once started, is not put off by
+    /// acknowledgements, so on a connection that is always busy it goes off once in every such time, and repeats what happens
+    /// to be on its way. That is not harmless: a memory window that is bound behind it is bound again, which fails, and
+    /// ends the connection (seen with Linux 6.1).
+    pub(in crate::verbs) const SOFT: Self = Self { timeout: 17, retries: 2 };
+}
 
 /// How long a peer waits that found no receive posted here: code 16, 2.56 ms (IBA table 45).
 const RECEIVER_NOT_READY_TIMER: u8 = 16;
@@ -59,6 +72,7 @@ pub(in crate::verbs) struct Path {
     /// READs of this side that the peer has room for, and the other way round.
     pub(in crate::verbs) reads_out: u8,
     pub(in crate::verbs) reads_in: u8,
+    pub(in crate::verbs) patience: Patience,
 }
 
 /// A reliable connected queue pair.
@@ -178,8 +192,8 @@ impl QueuePair {
         let mut attributes = no_attributes();
         attributes.qp_state = ib::ibv_qp_state::IBV_QPS_RTS;
         attributes.sq_psn = path.own_packet;
-        attributes.timeout = ACKNOWLEDGEMENT_TIMEOUT;
-        attributes.retry_cnt = RETRIES;
+        attributes.timeout = path.patience.timeout;
+        attributes.retry_cnt = path.patience.retries;
         attributes.rnr_retry = RECEIVER_NOT_READY_RETRIES;
         attributes.max_rd_atomic = path.reads_out;
         let mask = Attributes::IBV_QP_STATE
