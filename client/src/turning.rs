@@ -91,9 +91,13 @@ impl<R: Role> Turning<R> {
     }
 
     pub(crate) fn run(mut self) {
+        let mut now = Now::default();
         let over = loop {
-            // A client stamps nothing, so the wall clock is left alone: on some machines reading it is a system call.
-            let now = Now { time: self.clock.time(), ..Now::default() };
+            // A client stamps nothing, so the wall clock is left alone: on some machines reading a clock is a system call. The last
+            // look before sleeping comes right behind the turn that found nothing.
+            if !self.armed {
+                now.time = self.clock.time();
+            }
             match self.turn(now) {
                 Ok(Some(over)) => break over,
                 Ok(None) => {}
@@ -248,8 +252,6 @@ impl<R: Role> Turning<R> {
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep if !self.armed => {
                 self.armed = true;
-                // Before saying so: nobody wakes a driver that has not.
-                self.waker.clear();
                 self.notifier.sleep_soon();
                 self.fabrics.fabric().arm();
             }
@@ -278,6 +280,11 @@ impl<R: Role> Turning<R> {
         let opening = self.ready.as_ref().map(|_| self.ready_by);
         let due = [self.role.timeout(), self.connection.timeout(), opening].into_iter().flatten().min();
         wait_any(&mut self.watches, due.map(|due| due.since(now.time)))?;
+        if self.watches[0].ready {
+            // A wake that came when this thread had not gone to sleep yet ends the next sleep: that is cheaper than to look for
+            // one before each.
+            self.waker.clear();
+        }
         if self.watches[2..].iter().any(|watch| watch.ready) {
             self.connection.woken();
         }

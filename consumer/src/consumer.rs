@@ -116,8 +116,9 @@ impl Consumer {
     ///
     /// As for [`recv`](Self::recv).
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Record>, Error> {
-        if let Some(result) = self.at_hand() {
-            return result.map(Some);
+        // The clock is asked only by whoever has to wait.
+        if let Some(record) = self.try_recv()? {
+            return Ok(Some(record));
         }
         let Some(deadline) = deadline_after(timeout) else { return self.recv_blocking().map(Some) };
         loop {

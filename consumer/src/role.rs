@@ -450,7 +450,7 @@ mod tests {
     use crate::events::events;
     use crate::machine::MachineConfig;
 
-    const ARENA: u32 = 1 << 20;
+    const ARENA: u32 = 2 << 20;
 
     fn role(items: Sender<Item>) -> ConsumerRole {
         let machine = ConsumerMachine::new(MachineConfig::new(TopicName::new("t").unwrap()));

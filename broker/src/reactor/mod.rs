@@ -160,8 +160,6 @@ impl Reactor {
     }
 
     fn sleep(&mut self, now: Now) -> Result<(), BrokerError> {
-        // In this order: what is posted before the look is seen by it, and what is posted after it wakes.
-        self.mail.clear_wakes();
         if !self.mail.is_empty() {
             return Ok(());
         }
@@ -173,10 +171,12 @@ impl Reactor {
         let due = keyway_fabric::Machine::timeout(&self.engine).into_iter().chain(self.cut_off).min();
         let timer = due.map(|due| due.since(now.time));
         let mut watches = [Watch::reading(self.fabric.fd()), Watch::reading(self.mail.fd())];
-        match wait_any(&mut watches, timer) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(BrokerError::System { what: "wait for the fabric", source }),
+        wait_any(&mut watches, timer).map_err(|source| BrokerError::System { what: "wait for the fabric", source })?;
+        if watches[1].ready {
+            // Before the mail is looked at, so that what is posted after the look wakes.
+            self.mail.clear_wakes();
         }
+        Ok(())
     }
 
     /// Ends: gives back what the broker itself holds, and reports what is left.

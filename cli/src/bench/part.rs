@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// How often the clock is asked, in bytes received: often enough for every size, seldom enough to cost nothing.
-const CLOCK_BYTES: usize = 64 << 10;
+const CLOCK_BYTES: usize = 256 << 10;
 
 /// Does what the first line of standard input says. Ends when standard input does.
 pub(crate) fn part() -> Result<(), Failure> {

@@ -1,8 +1,12 @@
 //! Landing memory: arenas that are filled from front to back, so that batches lie one behind the other across READs.
 //!
-//! One arena is being filled at a time. A batch that does not fit its rest is READ again into the next one; so an arena is at
-//! least as long as the topic's longest batch. A full arena is *retired*, and comes back once the application has dropped
-//! every record in it. With none left the landing is full, and the consumer reads nothing: memory never grows.
+//! Batches are handed out of one arena, the *current* one, which is at least as long as the topic's longest batch. When it is full,
+//! fetching goes on in the *next* one without waiting for what is on its way: behind some room, into which the beginning of a batch
+//! is carried over that does not end in the current one. If a beginning is longer than that room, or no arena is free, what is on its
+//! way is awaited, and the batch is READ again from its start.
+//!
+//! An arena that was handed out is *retired*, and comes back once the application has dropped every record in it. With none left
+//! the landing is full, and the consumer reads nothing: memory never grows.
 
 use keyway_fabric::{LocalId, LocalSpan};
 
@@ -10,7 +14,7 @@ use super::output::Output;
 
 /// The smallest arena: large enough that changing arenas is rare, small enough that a few records which an application keeps
 /// do not hold much memory.
-const ARENA_MIN: u32 = 1 << 20;
+const ARENA_MIN: u32 = 2 << 20;
 
 /// Arenas are this much longer than the longest batch, so that the last bytes of one never need a READ of their own.
 pub(super) const ARENA_SLACK: u32 = 4096;
@@ -34,11 +38,14 @@ pub struct LandingMemory {
     pub word: LocalId,
 }
 
-/// The arena that is being filled: `parsed <= landed <= filled`, all multiples of eight.
+/// An arena that is in use: `parsed, start <= landed <= filled`, all multiples of eight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arena {
     slot: u32,
-    /// What is before this has been handed out.
+    /// Where filling it began.
+    start: u32,
+    /// What is before this has been handed out. Of the next arena: where its first batch is expected to begin, once the beginning of it
+    /// has been carried over.
     pub(super) parsed: u32,
     /// What is before this has arrived.
     pub(super) landed: u32,
@@ -55,12 +62,15 @@ pub(super) struct Landing {
     requested: u32,
     memory: Option<LandingMemory>,
     free: Vec<u32>,
+    /// What is handed out of.
     current: Option<Arena>,
+    /// What is filled behind the current one, which is full.
+    next: Option<Arena>,
 }
 
 impl Landing {
     pub(super) fn new(budget: u64) -> Self {
-        Self { budget, requested: 0, memory: None, free: Vec::new(), current: None }
+        Self { budget, requested: 0, memory: None, free: Vec::new(), current: None, next: None }
     }
 
     /// What to ask the host for, if there is no memory yet or its arenas are too short for such batches. Then what there
@@ -84,7 +94,7 @@ impl Landing {
         self.requested = 0;
         self.memory = Some(memory);
         self.free = (0..memory.arenas).rev().collect();
-        self.current = None;
+        (self.current, self.next) = (None, None);
     }
 
     /// Whether something can be landed.
@@ -92,7 +102,7 @@ impl Landing {
         self.current.is_some() || !self.free.is_empty()
     }
 
-    /// The arena being filled; a free one is begun if there is none. `None`: the landing is full.
+    /// The current arena; a free one is begun if there is none. `None`: the landing is full.
     pub(super) fn open(&mut self) -> Option<&mut Arena> {
         if self.current.is_none() {
             self.current = self.free.pop().map(|slot| Arena { slot, ..Arena::default() });
@@ -100,39 +110,117 @@ impl Landing {
         self.current.as_mut()
     }
 
-    /// The arena being filled, if there is one.
-    pub(super) fn current(&mut self) -> Option<&mut Arena> {
-        self.current.as_mut()
+    /// The arena in this slot, if it is in use.
+    pub(super) fn arena(&mut self, slot: u32) -> Option<&mut Arena> {
+        self.current.iter_mut().chain(&mut self.next).find(|arena| arena.slot == slot)
+    }
+
+    /// The arena being filled.
+    fn filling(&self) -> Option<&Arena> {
+        self.next.as_ref().or(self.current.as_ref())
     }
 
     /// How much has been asked for behind what was handed out.
     pub(super) fn ahead(&self) -> u32 {
-        self.current.map_or(0, |arena| arena.filled - arena.parsed)
+        let current = self.current.map_or(0, |arena| arena.filled - arena.parsed);
+        current + self.next.map_or(0, |arena| arena.filled - arena.start)
     }
 
-    /// How much still fits the current arena; of a full landing, nothing.
+    /// How much of it has not arrived.
+    pub(super) fn on_its_way(&self) -> u32 {
+        self.current.iter().chain(&self.next).map(|arena| arena.filled - arena.landed).sum()
+    }
+
+    /// How much still fits the arena that is being filled; of a full landing, nothing.
     pub(super) fn space(&self) -> u32 {
-        match (self.memory, self.current) {
+        match (self.memory, self.filling()) {
             (Some(memory), Some(arena)) => memory.size - arena.filled,
             (Some(memory), None) if !self.free.is_empty() => memory.size,
             _ => 0,
         }
     }
 
+    /// The same, up to the end of the last whole batch if all are `len` bytes long. Zero for lengths that are not known.
+    pub(super) fn space_for_batches(&self, len: u32) -> u32 {
+        let (Some(memory), Some(arena)) = (self.memory, self.filling()) else { return self.space() };
+        let begins = arena.parsed;
+        let whole = (memory.size - begins).checked_div(len).map(|count| begins + count * len);
+        match whole {
+            // Where not one fits from its start on, the arena ends, unless it was only just begun.
+            Some(end) if end > begins || arena.filled > arena.start => end.max(arena.filled) - arena.filled,
+            _ => memory.size - arena.filled,
+        }
+    }
+
+    /// Begins the next arena behind the current one. What is left of that is to be carried over: the rest, if all batches are `len` bytes
+    /// long; if their length is not known, `room` bytes at most. No more than half of an arena is left free for it. Returns
+    /// whether there was an arena.
+    pub(super) fn go_on(&mut self, len: u32, room: u32) -> bool {
+        let (Some(memory), Some(current), None) = (self.memory, self.current, self.next) else { return false };
+        let rest = (current.filled - current.parsed).checked_rem(len);
+        let start = rest.unwrap_or(room).min(memory.size / 2).next_multiple_of(8);
+        let parsed = start - rest.unwrap_or(0).min(start);
+        self.next = self.free.pop().map(|slot| Arena { slot, start, parsed, landed: start, filled: start });
+        self.next.is_some()
+    }
+
+    /// Whether another arena is begun, or could be.
+    pub(super) fn can_go_on(&self) -> bool {
+        self.next.is_some() || !self.free.is_empty()
+    }
+
+    /// Whether the next arena is begun.
+    pub(super) fn has_next(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Whether all of the current arena has arrived, and filling has gone on in the next.
+    pub(super) fn is_spent(&self) -> bool {
+        self.next.is_some() && self.current.is_some_and(|arena| arena.landed == arena.filled)
+    }
+
+    /// Makes the next arena the current one, which is spent. Returns what is left to be carried over from the end of one to the front of
+    /// the other, and the output that retires the former; `None` if there is no room for it.
+    pub(super) fn switch(&mut self) -> Option<(LocalSpan, LocalSpan, Output)> {
+        let (memory, former, mut next) = (self.memory?, self.current?, self.next?);
+        let len = former.filled - former.parsed;
+        next.parsed = next.start.checked_sub(len)?;
+        let span = |arena: &Arena| LocalSpan { local: memory.local, slot: arena.slot, offset: arena.parsed, len };
+        let (from, to) = (span(&former), span(&next));
+        (self.current, self.next) = (Some(next), None);
+        Some((from, to, Output::Retired { local: memory.local, slot: former.slot }))
+    }
+
+    /// Forgets what was asked for behind `len` bytes from what was handed out on. Nothing of it is in flight.
+    pub(super) fn cut(&mut self, len: u64) {
+        let mut rest = len;
+        let current = self.current.iter_mut().map(|arena| (arena.parsed, arena));
+        for (begins, arena) in current.chain(self.next.iter_mut().map(|arena| (arena.start, arena))) {
+            let end = (u64::from(begins) + rest).min(arena.filled.into()) as u32;
+            rest -= u64::from(end - begins);
+            arena.filled = end;
+            arena.landed = arena.landed.min(end);
+        }
+    }
+
     /// How much fits between what was handed out and the end of the arena.
     pub(super) fn room(&self) -> u32 {
-        self.space() + self.ahead()
+        let (Some(memory), Some(arena)) = (self.memory, self.current) else { return self.space() };
+        memory.size - arena.parsed
     }
 
     /// The next `len` bytes of the arena being filled.
     pub(super) fn take(&mut self, len: u32) -> LocalSpan {
         let memory = self.memory.expect("there is landing memory before anything is read");
-        let arena = self.open().expect("whoever takes has seen that there is an arena");
+        if self.next.is_none() {
+            self.open();
+        }
+        let arena = self.next.as_mut().or(self.current.as_mut());
+        let arena = arena.expect("whoever takes has seen that there is an arena");
         let offset = arena.filled;
         let end = offset.checked_add(len).filter(|end| *end <= memory.size);
         arena.filled = end.expect("whoever takes has seen that there is space");
-        let slot = arena.slot;
-        LocalSpan { local: memory.local, slot, offset, len }
+        LocalSpan { local: memory.local, slot: arena.slot, offset, len }
     }
 
     /// What has arrived and was not handed out yet, at most `limit` bytes of it.
@@ -163,6 +251,7 @@ impl Landing {
 
     /// Forgets what was asked for and not handed out. Nothing may be in flight.
     pub(super) fn rewind(&mut self) {
+        self.free.extend(self.next.take().map(|arena| arena.slot));
         if let Some(arena) = &mut self.current {
             arena.landed = arena.parsed;
             arena.filled = arena.parsed;
@@ -172,6 +261,7 @@ impl Landing {
     /// Ends the current arena. Nothing may be in flight into it.
     pub(super) fn retire(&mut self) -> Option<Output> {
         let memory = self.memory?;
+        self.free.extend(self.next.take().map(|arena| arena.slot));
         self.current.take().map(|arena| Output::Retired { local: memory.local, slot: arena.slot })
     }
 
@@ -204,7 +294,7 @@ mod tests {
     #[test]
     fn the_budget_is_cut_into_arenas_that_hold_the_longest_batch() {
         for (batch_max, arenas, size) in
-            [(64, 16, 1 << 20), ((1 << 20) + 72, 15, (1 << 20) + 2 * 4096), (64 << 20, 2, (64 << 20) + 4096)]
+            [(64, 8, 2 << 20), ((2 << 20) + 72, 7, (2 << 20) + 2 * 4096), (64 << 20, 2, (64 << 20) + 4096)]
         {
             assert_eq!(Landing::new(16 << 20).want(batch_max), Some(Output::Land { arenas, size }));
         }
@@ -247,7 +337,7 @@ mod tests {
     fn what_was_not_handed_out_is_forgotten_by_a_rewind() {
         let mut landing = landing(2);
         landing.take(200);
-        let arena = landing.current().unwrap();
+        let arena = landing.current.as_mut().unwrap();
         arena.landed = 128;
         arena.parsed = 64;
         assert_eq!(landing.ahead(), 136);

@@ -1,6 +1,6 @@
 //! What a reader works with: borrowed for one step from the machine and its session.
 
-use keyway_fabric::{LocalSpan, Now};
+use keyway_fabric::{LocalSpan, Memory, Now};
 use keyway_schema::batch::BatchHeader;
 
 use super::counters::Counters;
@@ -58,6 +58,18 @@ impl<'a> Parts<'a> {
             self.counters.bytes += u64::from(span.len);
         }
         self.cursor.advance(header.end_sequence());
+    }
+
+    /// Goes from the current arena, of which everything has arrived, to the next. What is left of the one is carried over to the front
+    /// of the other; returns whether there was room for it.
+    pub(super) fn switch(&mut self, memory: &mut dyn Memory) -> bool {
+        let Some((from, to, retired)) = self.landing.switch() else { return false };
+        if from.len > 0 {
+            let left = memory.bytes(from).to_vec();
+            memory.bytes_mut(to).copy_from_slice(&left);
+        }
+        self.outputs.push(retired);
+        true
     }
 
     /// Ends the current arena.

@@ -18,9 +18,13 @@ use super::flights::{Fetch, Flight, Plan};
 use super::landing::ARENA_SLACK;
 use super::parts::Parts;
 
-/// The most bytes of one READ: long enough that its round trip does not count, short enough that several are in flight in
-/// an arena.
-pub(super) const CHUNK: u32 = 256 << 10;
+/// The most bytes of one READ: long enough that neither its round trip nor whoever wakes for its end counts, short enough that
+/// several are in flight.
+pub(super) const CHUNK: u32 = 512 << 10;
+
+/// The most bytes that are on their way: as many as fill any link. More would only keep the key of an epoch that is over for
+/// longer in use.
+const ON_THEIR_WAY_MAX: u32 = 2 << 20;
 
 /// The least that is fetched on the chance that it has been committed: a few small batches.
 const GUESS_MIN: u32 = 1 << 10;
@@ -49,6 +53,8 @@ pub(super) struct SegmentReader {
     guess: u32,
     probe: Option<Probe>,
     hold: Option<Hold>,
+    /// The lengths of the last batches.
+    lengths: Lengths,
     /// The last probe found the tail where it was known to be.
     tail_rests: bool,
     rereads: u32,
@@ -78,6 +84,34 @@ enum Hold {
     Reread(Invalid),
 }
 
+/// What the lengths of the last batches tell of those to come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths {
+    last: u32,
+    /// The last two were the same.
+    steady: bool,
+    /// The longest, as far as it is remembered.
+    longest: u32,
+}
+
+impl Lengths {
+    fn note(&mut self, len: u32) {
+        self.steady = len == self.last;
+        self.last = len;
+        self.longest = len.max(self.longest - self.longest / 16);
+    }
+
+    /// How long the next ones will be; zero if that is not known.
+    const fn expected(&self) -> u32 {
+        if self.steady { self.last } else { 0 }
+    }
+
+    /// How much of a batch may stand at the end of an arena that it does not end in.
+    const fn cut_off(&self) -> u32 {
+        if self.last == 0 { u32::MAX } else { self.longest }
+    }
+}
+
 impl SegmentReader {
     pub(super) fn new(expected: Expected, segment_size: u32, reads_max: usize, offset: u64) -> Self {
         Self {
@@ -90,6 +124,7 @@ impl SegmentReader {
             guess: GUESS_MIN,
             probe: None,
             hold: None,
+            lengths: Lengths::default(),
             tail_rests: false,
             rereads: 0,
         }
@@ -168,22 +203,36 @@ impl SegmentReader {
             }
             return plan;
         }
-        if self.hold.is_some() || in_flight >= self.reads_max {
+        if self.hold.is_some() || in_flight >= self.reads_max || parts.landing.on_its_way() >= ON_THEIR_WAY_MAX {
             return None;
         }
         let (start, end) = self.bounds();
         let grant = *parts.epochs.covering(start, parts.now.time)?;
         parts.landing.open()?;
-        let (position, space) = (self.parse + u64::from(parts.landing.ahead()), parts.landing.space());
+        let position = self.parse + u64::from(parts.landing.ahead());
+        let mut space = parts.landing.space_for_batches(self.lengths.expected());
         let known = self.tail.offset - position;
         if known == 0 && self.tail_rests {
             return None;
         }
-        if u64::from(space) < known.min(ARENA_SLACK.into()) {
-            self.hold = Some(Hold::NextArena);
-            return None;
+        // Where batches are of one length, the last of an arena ends with its last byte.
+        let enough = if self.lengths.expected() > 0 { 8 } else { ARENA_SLACK };
+        let wanted = if self.tail.sealed { known } else { known + u64::from(self.guess) };
+        if u64::from(space) < wanted.min(enough.into()) {
+            if parts.landing.has_next() {
+                // It is as full as the one that is handed out of, whose end comes first.
+                return None;
+            }
+            if parts.landing.go_on(self.lengths.expected(), self.lengths.cut_off()) {
+                space = parts.landing.space_for_batches(self.lengths.expected());
+            } else if u64::from(space) < known.min(enough.into()) {
+                self.hold = Some(Hold::NextArena);
+                return None;
+            }
         }
-        let most = (end - position).min(space.min(CHUNK).into());
+        // No rest that would be a tiny READ of its own.
+        let chunk = if space <= CHUNK + ARENA_SLACK { space } else { CHUNK };
+        let most = (end - position).min(chunk.into());
         if self.tail.sealed || known > most {
             return self.data(parts, Fetch::Data, known.min(most) as u32);
         }
@@ -214,11 +263,11 @@ impl SegmentReader {
         &mut self,
         parts: &mut Parts<'_>,
         flight: &Flight,
-        memory: &dyn Memory,
+        memory: &mut dyn Memory,
     ) -> Result<(), Fault> {
         if flight.fetch == Fetch::Word {
             self.take_tail(memory.bytes(flight.into))?;
-        } else if let Some(arena) = parts.landing.current() {
+        } else if let Some(arena) = parts.landing.arena(flight.into.slot) {
             arena.landed += flight.into.len;
         }
         let over = |probe: &mut Probe| flight.fetch == Fetch::Probe || (flight.fetch == Fetch::Word && probe.alone);
@@ -249,12 +298,7 @@ impl SegmentReader {
 
     /// A probe is over: forgets what it brought from behind the tail, and learns from what it found.
     fn probed(&mut self, parts: &mut Parts<'_>, probe: Probe) {
-        let committed = probe.valid - self.parse;
-        if let Some(arena) = parts.landing.current() {
-            let end = (u64::from(arena.parsed) + committed).min(arena.filled.into()) as u32;
-            arena.filled = end;
-            arena.landed = arena.landed.min(end);
-        }
+        parts.landing.cut(probe.valid - self.parse);
         let found = probe.valid - probe.known;
         self.tail_rests = self.tail == Tail { offset: probe.known, sealed: false };
         if found >= u64::from(probe.guess) {
@@ -265,8 +309,8 @@ impl SegmentReader {
     }
 
     /// Hands out the batches that have arrived whole.
-    fn hand_out(&mut self, parts: &mut Parts<'_>, memory: &dyn Memory) -> Result<(), Fault> {
-        // A full arena does not keep what is in it from being handed out; a batch that must be READ again does.
+    fn hand_out(&mut self, parts: &mut Parts<'_>, memory: &mut dyn Memory) -> Result<(), Fault> {
+        // A full landing does not keep what is in it from being handed out; a batch that must be READ again does.
         while !matches!(self.hold, Some(Hold::Reread(_))) {
             let limit = self.tail.offset - self.parse;
             if limit == 0 {
@@ -278,17 +322,31 @@ impl SegmentReader {
             }
             let Some(span) = parts.landing.unparsed(limit) else { break };
             if span.len == 0 {
+                if parts.landing.is_spent() && parts.switch(memory) {
+                    continue;
+                }
                 break;
             }
             match self.expected.examine(memory.bytes(span), limit, parts.cursor) {
                 Verdict::Valid(header) => {
                     self.rereads = 0;
+                    if !header.filler {
+                        self.lengths.note(header.len);
+                    }
                     self.parse += u64::from(header.len);
                     parts.deliver(&header, span.part(0, header.len));
                     parts.landing.handed_out(span.offset + header.len);
                 }
+                Verdict::Incomplete(_) if parts.landing.is_spent() => {
+                    if !parts.switch(memory) {
+                        // It came as a surprise. Without expectations it fits the next arena, whatever it is.
+                        self.lengths.steady = false;
+                        self.hold = Some(Hold::NextArena);
+                        break;
+                    }
+                }
                 Verdict::Incomplete(len) => {
-                    if len > parts.landing.room() {
+                    if len > parts.landing.room() && !parts.landing.can_go_on() {
                         self.hold = Some(Hold::NextArena);
                     }
                     break;

@@ -191,7 +191,7 @@ impl Session {
         op: Op,
         result: Result<Outcome, WorkError>,
         lasting: &mut Lasting,
-        memory: &dyn Memory,
+        memory: &mut dyn Memory,
     ) -> Result<(), Fault> {
         // The endpoint has ended, for a reason that is known or that its `Down` will bring.
         let is_over = matches!(result, Err(WorkError::Flushed | WorkError::Disconnected));

@@ -253,7 +253,7 @@ impl Subscription {
         op: Op,
         result: Result<Outcome, WorkError>,
         lasting: &mut Lasting,
-        memory: &dyn Memory,
+        memory: &mut dyn Memory,
     ) -> Result<bool, Fault> {
         let Some(epoch) = self.flights.done(op) else { return Ok(false) };
         self.epochs.read_done(epoch);

@@ -80,6 +80,8 @@ pub struct VerbsFabric {
     pub(super) told_unanswered: Option<Time>,
     /// Polls in a row that found nothing.
     pub(super) quiet_polls: u32,
+    /// Sleeps in a row that were ended by a completion, and after which nothing else was looked at.
+    pub(super) quick_looks: u32,
     /// Endpoints with something to ring in.
     pub(super) listed: Vec<LinkId>,
     /// One of them waited for its own work.

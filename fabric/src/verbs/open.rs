@@ -129,6 +129,7 @@ impl VerbsFabric {
             clock: SystemClock::start(),
             told_unanswered: None,
             quiet_polls: 0,
+            quick_looks: 0,
             listed: Vec::new(),
             has_stalled: false,
             ups: VecDeque::new(),

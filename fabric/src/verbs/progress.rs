@@ -14,6 +14,9 @@ use crate::{DownCause, Event, LinkId, LocalId, LocalSpan, Outcome, WorkError};
 /// so not at every one.
 const QUIET_POLLS: u32 = 64;
 
+/// So many times in a row, a sleep that a completion has ended needs no look at what else might have.
+const QUICK_LOOKS: u32 = 64;
+
 /// How often it is told that a peer does not answer.
 const TELL_UNANSWERED_EVERY: Duration = Duration::from_secs(1);
 
@@ -21,10 +24,10 @@ impl VerbsFabric {
     /// Takes in what has happened, up to about `limit` events.
     pub(super) fn make_progress(&mut self, events: &mut Vec<Event>, limit: usize) {
         let armed = std::mem::take(&mut self.armed);
-        if armed || self.quiet_polls >= QUIET_POLLS {
-            self.quiet_polls = 0;
-            self.look(armed);
-            self.ask_silent();
+        if armed {
+            self.look_armed();
+        } else if self.quiet_polls >= QUIET_POLLS {
+            self.look();
         }
         let end = events.len().saturating_add(limit);
         let before = events.len();
@@ -73,25 +76,37 @@ impl VerbsFabric {
         !self.ups.is_empty() || !self.finished.is_empty() || self.failing.iter().any(drained)
     }
 
-    /// Looks at the descriptors that make this fabric's own readable.
-    fn look(&mut self, armed: bool) {
+    /// Looks at what may have ended the sleep, or would end it at once. Mostly that is a completion, and a busy fabric that sleeps
+    /// between completions should not pay a system call each time to learn of everything else that it might have been.
+    fn look_armed(&mut self) {
+        if self.queues.take_notifications() && self.quick_looks < QUICK_LOOKS {
+            self.quick_looks += 1;
+        } else {
+            self.look();
+        }
+        // If the one that `arm` asked for has come, ask again before the queues are polled, so that none is missed by whoever
+        // goes to sleep now.
+        self.queues.notify();
+    }
+
+    /// Looks at all descriptors that make this fabric's own readable, and asks for what no descriptor tells of.
+    fn look(&mut self) {
+        self.quiet_polls = 0;
+        self.quick_looks = 0;
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.look(&mut ready);
         for ready in ready.drain(..) {
             match ready.tag {
                 WAKER_TAG => self.waker.clear(),
                 CHANNEL_TAG => {
-                    if self.queues.take_notifications() && armed {
-                        // The one that `arm` asked for has come: ask again before the queues are polled, so that none is
-                        // missed by whoever goes to sleep now.
-                        self.queues.notify();
-                    }
+                    self.queues.take_notifications();
                 }
                 ASYNC_TAG => self.take_async(),
                 tag => unreachable!("nothing is watched as {tag}"),
             }
         }
         self.ready = ready;
+        self.ask_silent();
     }
 
     fn take_async(&mut self) {

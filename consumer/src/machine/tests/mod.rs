@@ -20,7 +20,7 @@ use keyway_schema::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder, BatchHeader};
 use keyway_schema::limits::{CONTROL_SLOT, SEGMENT_HEADER};
 use keyway_schema::message::*;
 use keyway_schema::record::RecordRef;
-use keyway_schema::segment::{Tail, segment_of, segment_start};
+use keyway_schema::segment::{TAIL_AT, Tail, segment_of, segment_start};
 use keyway_schema::{ToBroker, ToBrokerRef, ToClient};
 
 use super::{ConsumerMachine, LandingMemory, MachineConfig, Output};
@@ -227,6 +227,9 @@ struct Bench {
     seeks: u64,
     receives: VecDeque<(Op, LocalSpan)>,
     reads: VecDeque<Pending>,
+    /// How far the log was READ, and how many bytes of it again.
+    read_to: u64,
+    read_again: u64,
     sent: Vec<ToBroker>,
     /// Messages taken in that the machine has no credits for yet.
     owed: u16,
@@ -255,6 +258,8 @@ impl Bench {
             seeks: 0,
             receives: VecDeque::new(),
             reads: VecDeque::new(),
+            read_to: 0,
+            read_again: 0,
             sent: Vec::new(),
             owed: 0,
             items: Vec::new(),
@@ -369,6 +374,12 @@ impl Bench {
                 assert_eq!(from.len, into.len);
                 let claim = self.locals.of(into).begin(into.range(), Use::Write);
                 let claim = claim.unwrap_or_else(|| panic!("{into:?} is in flight or under a view"));
+                if from.address % STRIDE != TAIL_AT {
+                    // What was guessed to stand behind the tail does not count.
+                    let tail = (segment_of(self.log.tail, SEGMENT) + 1) * STRIDE + self.log.tail % u64::from(SEGMENT);
+                    self.read_again += self.read_to.min(tail).saturating_sub(from.address);
+                    self.read_to = from.address + u64::from(from.len);
+                }
                 self.reads.push_back(Pending { op, from, claim, into });
             }
             Transmit::Close { link: LINK } => self.closed = true,

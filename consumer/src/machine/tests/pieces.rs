@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::machine::landing::arena_size;
+use crate::machine::segment::CHUNK;
 use std::time::Duration;
 
 impl Bench {
@@ -205,7 +206,7 @@ fn a_lapped_batch_consumer_delivers_what_was_in_flight_and_tells_the_gap() {
 fn a_grant_beyond_what_can_be_landed_ends_the_session() {
     let mut bench = Bench::subscribed(Scope::Batch);
     bench.epoch += 1;
-    let grant = Grant { len: 512 << 10, ..bench.segment_grant(1, 0, 0) };
+    let grant = Grant { len: CHUNK + 8, ..bench.segment_grant(1, 0, 0) };
     bench.tell(grant);
     assert!(bench.closed);
 }

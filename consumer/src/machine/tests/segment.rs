@@ -232,8 +232,51 @@ fn a_start_within_a_batch_skips_the_records_before_it() {
     assert_eq!(bench.machine.counters().records, 3);
 }
 
+/// Reads sealed segments, enough to fill so many arenas, of batches with payloads of such lengths, by their number. Returns how many
+/// bytes were READ more than once.
+fn read_sealed(arenas: u64, len: impl Fn(u64) -> usize) -> u64 {
+    let segments = arenas * u64::from(arena_size(BATCH_MAX)) / u64::from(SEGMENT);
+    let mut bench = Bench::subscribed(Scope::Segment);
+    while segment_of(bench.log.tail, SEGMENT) < segments {
+        bench.log.append_one(len(bench.log.next));
+    }
+    for segment in 0..=segments {
+        bench.grant(segment, 0);
+        bench.complete_all();
+    }
+    let next = bench.log.next;
+    assert_eq!(bench.items(), records(0..next));
+    assert_eq!(bench.machine.counters().rereads, 0, "a batch at an arena's end is no torn one");
+    assert_eq!(bench.machine.counters().pauses, 0);
+    bench.read_again
+}
+
 #[test]
-fn a_batch_that_does_not_fit_the_arena_is_read_again_into_the_next() {
+fn batches_of_one_length_are_read_once_wherever_an_arena_ends() {
+    for len in [15_000, 8_000, 100] {
+        assert_eq!(read_sealed(3, |_| len), 0, "in batches of {len} bytes");
+    }
+}
+
+#[test]
+fn the_beginning_of_a_batch_at_an_arenas_end_is_carried_over_and_not_read_again() {
+    assert_eq!(read_sealed(5, |number| 1_000 + (number * 7_919 % 13_000) as usize), 0);
+}
+
+#[test]
+fn a_batch_that_comes_as_a_surprise_at_an_arenas_end_is_read_again_into_the_next() {
+    // Of one length for so long that no room is left for the beginning of another, then of another.
+    let around = u64::from(arena_size(BATCH_MAX)) / 1_072;
+    let again: Vec<_> = (around - 150..around + 60)
+        .step_by(3)
+        .map(|after| read_sealed(2, |number| if number < after { 1_000 } else { 15_000 }))
+        .collect();
+    assert!(again.iter().any(|bytes| *bytes > 0), "no arena ended within a batch that was not expected");
+    assert!(again.contains(&0), "and some did not");
+}
+
+#[test]
+fn at_the_tail_arenas_follow_one_another_without_a_batch_read_again() {
     let mut bench = Bench::subscribed(Scope::Segment);
     bench.grant(0, 0);
     let mut epoch = 1;
