@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flume::{Sender, TrySendError};
 use keyway_client::{Connected, Error, Progress, Role, SessionPlan};
-use keyway_fabric::{DomainId, Event as FabricEvent, Fabric, LocalId, Machine, Memory, Now, Time, Transmit, View};
+use keyway_fabric::{DomainId, Event as FabricEvent, Fabric, LocalId, Machine, Memory, Now, Time, Transmit};
 use keyway_schema::bootstrap::Role as Part;
 use keyway_schema::limits::CONTROL_SLOT;
 use keyway_schema::message::Start;
@@ -102,8 +102,6 @@ pub(crate) struct ConsumerRole {
     events: EventSink,
     domain: Option<DomainId>,
     landing: Option<LandingMemory>,
-    /// A view of the arena that is being filled, so that its last view is gone only once, after it has been retired.
-    anchor: Option<(LocalId, u32, View)>,
     retired: Vec<(LocalId, u32)>,
     published: Counters,
     opened: bool,
@@ -144,7 +142,6 @@ impl ConsumerRole {
             events,
             domain: None,
             landing: None,
-            anchor: None,
             retired: Vec::new(),
             published: Counters::default(),
             opened: false,
@@ -179,7 +176,6 @@ impl ConsumerRole {
             match self.machine.poll_output().expect("it was just seen") {
                 Output::Land { arenas, size } => self.land(arenas, size, fabric)?,
                 Output::Retired { local, slot } => {
-                    self.anchor = None;
                     self.retired.push((local, slot));
                 }
                 output => self.item(output, fabric).into_iter().for_each(|item| self.send(item)),
@@ -191,16 +187,8 @@ impl ConsumerRole {
     /// An output as the application gets it, if it is for the application.
     fn item(&mut self, output: Output, fabric: &mut dyn Fabric) -> Option<Item> {
         Some(match output {
-            Output::Batches { span, from } => {
-                let view = fabric.view(span);
-                self.anchor(span.local, span.slot, &view);
-                Item::Batches(Run::new(view, from))
-            }
-            Output::Record { span, sequence, time } => {
-                let view = fabric.view(span);
-                self.anchor(span.local, span.slot, &view);
-                Item::Record(Record::alone(view, sequence, time))
-            }
+            Output::Batches { span, from } => Item::Batches(Run::new(fabric.view(span), from)),
+            Output::Record { span, sequence, time } => Item::Record(Record::alone(fabric.view(span), sequence, time)),
             Output::Lagged { from, to } => Item::Notice(Error::Lagged { from, to }),
             Output::Sought { ticket, sequence } => Item::Sought { ticket, sequence },
             Output::Restarted { instance } => Item::Notice(Error::Restarted { instance }),
@@ -217,16 +205,9 @@ impl ConsumerRole {
         }
     }
 
-    fn anchor(&mut self, local: LocalId, slot: u32, view: &View) {
-        if self.anchor.as_ref().is_none_or(|(of, anchored, _)| (*of, *anchored) != (local, slot)) {
-            self.anchor = Some((local, slot, view.part(0, 0)));
-        }
-    }
-
     /// Makes landing memory in place of what there was. What is viewed of that stays until its views are gone.
     fn land(&mut self, arenas: u32, size: u32, fabric: &mut dyn Fabric) -> Result<(), Error> {
         let failed = Error::fabric("making landing memory");
-        self.anchor = None;
         self.retired.clear();
         if let Some(old) = self.landing.take() {
             fabric.free_local(old.local).map_err(&failed)?;
@@ -241,8 +222,12 @@ impl ConsumerRole {
         Ok(())
     }
 
-    /// Gives back the arenas whose records the application has dropped.
+    /// Gives back the arenas whose records the application has dropped, when they are of use: to be asked for an arena that is still
+    /// viewed makes the fabric wake this thread for it.
     fn reclaim(&mut self, fabric: &mut dyn Fabric) -> usize {
+        if !self.machine.wants_arenas() {
+            return 0;
+        }
         let before = self.retired.len();
         let machine = &mut self.machine;
         self.retired.retain(|(local, slot)| {
@@ -369,7 +354,6 @@ impl Role for ConsumerRole {
             self.left_over.extend(item);
         }
         self.machine.landing_lost();
-        self.anchor = None;
         self.retired.clear();
         self.domain = None;
         let Some(LandingMemory { local, word, .. }) = self.landing.take() else { return };

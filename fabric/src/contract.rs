@@ -211,7 +211,8 @@ pub trait Fabric: Memory {
     /// If work in flight may be writing to the span.
     fn view(&mut self, span: LocalSpan) -> View;
 
-    /// Makes a slot writable again from its start; `false` while views of it are alive.
+    /// Makes a slot writable again from its start; `false` while views of it are alive, and then the fabric wakes when the last view of
+    /// one is gone.
     fn reset(&mut self, local: LocalId, slot: u32) -> bool;
 
     /// Deallocates a window; if it is bound, its key is dead from then on. While a bind or unbind of it is outstanding, it is

@@ -14,7 +14,13 @@ use super::output::Output;
 
 /// The smallest arena: large enough that changing arenas is rare, small enough that a few records which an application keeps
 /// do not hold much memory.
-const ARENA_MIN: u32 = 2 << 20;
+const ARENA_MIN: u32 = 1 << 20;
+
+/// As long as an arena is made where the memory suffices for several: for all that is under way at once.
+const ARENA_WANTED: u32 = 2 << 20;
+
+/// So many.
+const ARENAS_WANTED: u64 = 4;
 
 /// Arenas are this much longer than the longest batch, so that the last bytes of one never need a READ of their own.
 pub(super) const ARENA_SLACK: u32 = 4096;
@@ -76,7 +82,8 @@ impl Landing {
     /// What to ask the host for, if there is no memory yet or its arenas are too short for such batches. Then what there
     /// is is given up.
     pub(super) fn want(&mut self, batch_max: u32) -> Option<Output> {
-        let size = arena_size(batch_max);
+        let wanted = (self.budget / ARENAS_WANTED).min(ARENA_WANTED.into()) as u32;
+        let size = arena_size(batch_max).max(wanted.next_multiple_of(ARENA_SLACK));
         if self.memory.is_some_and(|memory| memory.size >= size) || self.requested >= size {
             return None;
         }
@@ -100,6 +107,11 @@ impl Landing {
     /// Whether something can be landed.
     pub(super) fn is_available(&self) -> bool {
         self.current.is_some() || !self.free.is_empty()
+    }
+
+    /// Whether an arena that comes back is of use soon: to go on in, or to have one in reserve.
+    pub(super) fn wants_arenas(&self) -> bool {
+        self.free.len() < ARENAS_MIN as usize
     }
 
     /// The current arena; a free one is begun if there is none. `None`: the landing is full.
@@ -293,10 +305,14 @@ mod tests {
 
     #[test]
     fn the_budget_is_cut_into_arenas_that_hold_the_longest_batch() {
-        for (batch_max, arenas, size) in
-            [(64, 8, 2 << 20), ((2 << 20) + 72, 7, (2 << 20) + 2 * 4096), (64 << 20, 2, (64 << 20) + 4096)]
-        {
-            assert_eq!(Landing::new(16 << 20).want(batch_max), Some(Output::Land { arenas, size }));
+        for (budget, batch_max, arenas, size) in [
+            (16, 64, 8, 2 << 20),
+            (16, (2 << 20) + 72, 7, (2 << 20) + 2 * 4096),
+            (16, 64 << 20, 2, (64 << 20) + 4096),
+            (3, 64, 3, 1 << 20),
+            (0, 64, 2, 1 << 20),
+        ] {
+            assert_eq!(Landing::new(budget << 20).want(batch_max), Some(Output::Land { arenas, size }));
         }
     }
 

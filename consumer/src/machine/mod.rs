@@ -231,6 +231,11 @@ impl ConsumerMachine {
         self.lasting.landing = Landing::new(self.config.landing);
     }
 
+    /// Whether it is worth while to look which retired arenas are free.
+    pub fn wants_arenas(&self) -> bool {
+        self.lasting.landing.wants_arenas()
+    }
+
     /// No view of a retired arena is left: it may be written again.
     pub fn arena_free(&mut self, local: LocalId, slot: u32) {
         self.lasting.landing.give_back(local, slot);

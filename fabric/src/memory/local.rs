@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::pages::Pages;
 use crate::Waker;
@@ -19,6 +19,8 @@ struct Slots {
     size: u32,
     stride: usize,
     views: Box<[AtomicUsize]>,
+    /// The owner could not reset a slot, and is to be woken when the last view of one is gone.
+    wanted: AtomicBool,
     returned: Waker,
 }
 
@@ -123,7 +125,8 @@ struct Account {
 }
 
 impl LocalMemory {
-    /// `slots` slots of `size` zeroed bytes. `returned` is woken when the last view of a slot is dropped.
+    /// `slots` slots of `size` zeroed bytes. Once a slot could not be [`reset`](Self::reset), `returned` is woken when the last view
+    /// of one is dropped.
     ///
     /// # Errors
     ///
@@ -132,7 +135,15 @@ impl LocalMemory {
         let stride = (size as usize).next_multiple_of(SLOT_ALIGN);
         let len = stride.checked_mul(slots as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let views = (0..slots).map(|_| AtomicUsize::new(0)).collect();
-        let slots_ = Slots { pages: Pages::new(len)?, count: slots, size, stride, views, returned };
+        let slots_ = Slots {
+            pages: Pages::new(len)?,
+            count: slots,
+            size,
+            stride,
+            views,
+            wanted: AtomicBool::new(false),
+            returned,
+        };
         Ok(Self { slots: Arc::new(slots_), accounts: vec![Account::default(); slots as usize] })
     }
 
@@ -238,8 +249,14 @@ impl LocalMemory {
     /// Makes a slot writable again from its start, unless a view of it is alive.
     pub fn reset(&mut self, slot: u32) -> bool {
         // Acquire, paired with the release of `View::drop`: every read through the views comes before what is written next.
-        if self.slots.views[slot as usize].load(Ordering::Acquire) > 0 {
-            return false;
+        let views = || self.slots.views[slot as usize].load(Ordering::Acquire);
+        if views() > 0 {
+            self.slots.wanted.store(true, Ordering::Relaxed);
+            // SeqCst, paired with `View::drop`: either that sees that the slot is wanted, or this sees that the view is gone.
+            fence(Ordering::SeqCst);
+            if views() > 0 {
+                return false;
+            }
         }
         self.accounts[slot as usize].frozen = 0;
         true
@@ -309,14 +326,21 @@ impl Drop for View {
     fn drop(&mut self) {
         // Release, paired with the acquire of `reset`: reads through this view come before the slot is written again.
         if self.slots.views[self.range.slot as usize].fetch_sub(1, Ordering::Release) == 1 {
-            self.slots.returned.wake();
+            // SeqCst, paired with `LocalMemory::reset`.
+            fence(Ordering::SeqCst);
+            if self.slots.wanted.load(Ordering::Relaxed) && self.slots.wanted.swap(false, Ordering::Relaxed) {
+                self.slots.returned.wake();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::{Watch, wait_any};
 
     fn memory() -> LocalMemory {
         LocalMemory::new(2, 100, Waker::new().unwrap()).unwrap()
@@ -341,6 +365,47 @@ mod tests {
         drop(part);
         assert!(memory.reset(1));
         assert!(memory.begin(range(0, 4), Use::Write).is_some());
+    }
+
+    #[test]
+    fn the_owner_is_woken_by_the_last_view_of_a_slot_that_it_could_not_reset_and_by_no_other() {
+        let waker = Waker::new().unwrap();
+        let mut memory = LocalMemory::new(2, 100, waker.clone()).unwrap();
+        let is_woken = || {
+            let mut watch = [Watch::reading(waker.fd())];
+            wait_any(&mut watch, Some(Duration::ZERO)).unwrap() > 0
+        };
+        drop(memory.view(range(0, 4)));
+        assert!(!is_woken(), "nobody wants the slot");
+        let view = memory.view(range(0, 4));
+        let part = view.part(0, 2);
+        assert!(!memory.reset(1));
+        drop(view);
+        assert!(!is_woken(), "a part is left");
+        drop(part);
+        assert!(is_woken());
+        waker.clear();
+        assert!(memory.reset(1));
+        drop(memory.view(range(0, 4)));
+        assert!(!is_woken(), "it was told once");
+    }
+
+    /// Whatever the order in which a view is dropped and its slot is wanted, the owner gets the slot at once or is woken.
+    #[test]
+    fn a_view_that_is_dropped_while_its_slot_is_reset_wakes_or_is_seen_to_be_gone() {
+        let waker = Waker::new().unwrap();
+        let mut memory = LocalMemory::new(1, 100, waker.clone()).unwrap();
+        for _ in 0..2_000 {
+            let view = memory.view(SlotRange { slot: 0, offset: 0, len: 4 });
+            std::thread::scope(|scope| {
+                scope.spawn(move || drop(view));
+                if !memory.reset(0) {
+                    wait_any(&mut [Watch::reading(waker.fd())], None).unwrap();
+                    assert!(memory.reset(0), "woken for nothing");
+                }
+            });
+            waker.clear();
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ const DEVICE_TESTS: &[DeviceTest] = &[
     bus("killed_broker"),
     bus("killed_in_turn"),
     bus("lost_peers"),
-    // Not yet `stuck_consumer`: it passes on a device of a fast machine, and has hung on an emulated one under load.
+    bus("stuck_consumer"),
     bus("unreachable_broker"),
     bus("shutdown"),
     // What comes out of what goes in.
