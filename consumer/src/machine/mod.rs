@@ -45,7 +45,8 @@ use output::Outputs;
 use parts::{Lasting, Seek};
 use session::Session;
 
-/// READs that a consumer has in flight at once unless configured otherwise: with chunks of 256 KiB enough to fill any link.
+/// READs that a consumer has in flight at once unless configured otherwise: enough to fill any link with the short pieces of
+/// message scope. In segment scope two MiB are in flight at most.
 pub const READS_DEFAULT: u16 = 8;
 
 /// Landing memory unless configured otherwise.
