@@ -10,6 +10,17 @@ fn revoked(epoch: u64) -> Revoked {
     Revoked { subscription: 5, epoch, code: 0 }
 }
 
+/// A consumer that has read one record, and has lost its session since.
+fn disconnected() -> Bench {
+    let mut bench = Bench::subscribed(Scope::Segment);
+    bench.log.append_one(100);
+    bench.grant(0, 0);
+    bench.complete_all();
+    bench.down();
+    bench.items();
+    bench
+}
+
 #[test]
 fn a_consumer_that_was_lapped_delivers_what_was_in_flight_then_tells_the_exact_gap() {
     let mut bench = Bench::subscribed(Scope::Segment);
@@ -144,12 +155,7 @@ fn a_lost_session_is_resumed_at_the_cursor() {
 
 #[test]
 fn a_resumption_below_the_oldest_record_is_an_exact_gap() {
-    let mut bench = Bench::subscribed(Scope::Segment);
-    bench.log.append_one(100);
-    bench.grant(0, 0);
-    bench.complete_all();
-    bench.down();
-    bench.items();
+    let mut bench = disconnected();
     bench.log.seal();
     bench.log.next = 30;
     bench.log.append_one(100);
@@ -163,12 +169,7 @@ fn a_resumption_below_the_oldest_record_is_an_exact_gap() {
 
 #[test]
 fn a_new_broker_is_told_once_and_read_from_its_start() {
-    let mut bench = Bench::subscribed(Scope::Segment);
-    bench.log.append_one(100);
-    bench.grant(0, 0);
-    bench.complete_all();
-    bench.down();
-    bench.items();
+    let mut bench = disconnected();
     bench.log = Log::new();
     bench.log.append_one(100);
     bench.connect(2);
@@ -187,12 +188,7 @@ fn a_new_broker_is_told_once_and_read_from_its_start() {
 
 #[test]
 fn what_a_new_broker_has_dropped_before_it_was_reached_is_told_behind_the_restart() {
-    let mut bench = Bench::subscribed(Scope::Segment);
-    bench.log.append_one(100);
-    bench.grant(0, 0);
-    bench.complete_all();
-    bench.down();
-    bench.items();
+    let mut bench = disconnected();
     bench.connect(2);
     bench.confirm(51, start_of(1));
     assert_eq!(bench.items(), [Item::Restarted(2), Item::Lagged { from: 0, to: 51 }]);

@@ -35,6 +35,11 @@ const SLOTS: u16 = 64;
 /// A segment's first byte lies at this address times its number plus one.
 const STRIDE: u64 = 1 << 32;
 
+/// The address of a place in the log.
+fn address_of(offset: u64) -> u64 {
+    (segment_of(offset, SEGMENT) + 1) * STRIDE + offset % u64::from(SEGMENT)
+}
+
 fn local(index: u32) -> LocalId {
     LocalId { index, generation: 0 }
 }
@@ -376,8 +381,7 @@ impl Bench {
                 let claim = claim.unwrap_or_else(|| panic!("{into:?} is in flight or under a view"));
                 if from.address % STRIDE != TAIL_AT {
                     // What was guessed to stand behind the tail does not count.
-                    let tail = (segment_of(self.log.tail, SEGMENT) + 1) * STRIDE + self.log.tail % u64::from(SEGMENT);
-                    self.read_again += self.read_to.min(tail).saturating_sub(from.address);
+                    self.read_again += self.read_to.min(address_of(self.log.tail)).saturating_sub(from.address);
                     self.read_to = from.address + u64::from(from.len);
                 }
                 self.reads.push_back(Pending { op, from, claim, into });
@@ -505,13 +509,14 @@ impl Bench {
     }
 
     fn segment_grant(&self, epoch: u64, segment: u64, supersedes: u64) -> Grant {
+        let offset = segment * u64::from(SEGMENT);
         Grant {
             subscription: self.subscription,
             epoch,
             supersedes,
-            offset: segment * u64::from(SEGMENT),
+            offset,
             len: SEGMENT,
-            address: (segment + 1) * STRIDE,
+            address: address_of(offset),
             key: epoch as u32,
             sequence: 0,
             records: 0,

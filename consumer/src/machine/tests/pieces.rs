@@ -13,7 +13,7 @@ impl Bench {
         let grant = Grant {
             offset,
             len: (self.log.tail - offset) as u32,
-            address: (segment + 1) * STRIDE + offset % u64::from(SEGMENT),
+            address: address_of(offset),
             sequence,
             records: (self.log.next - sequence) as u32,
             ..self.segment_grant(self.epoch, segment, 0)
@@ -32,7 +32,7 @@ impl Bench {
         let grant = Grant {
             offset: offset + BATCH_HEADER_LEN as u64,
             len: record.len() as u32,
-            address: (segment + 1) * STRIDE + (at + BATCH_HEADER_LEN) as u64,
+            address: address_of(offset) + BATCH_HEADER_LEN as u64,
             sequence,
             records: 1,
             time: sequence * 10,

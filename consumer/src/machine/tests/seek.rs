@@ -209,7 +209,7 @@ fn pieces_that_were_fetched_or_granted_before_a_seek_are_not_handed_out() {
         bench.epoch += 1;
         let offset = offsets[sequence as usize];
         let len = BATCH as u32;
-        let address = STRIDE + offset;
+        let address = address_of(offset);
         let grant = bench.segment_grant(bench.epoch, 0, 0);
         bench.tell(Grant { offset, len, address, sequence, records: 1, ..grant });
     };
