@@ -17,16 +17,6 @@ pub(crate) fn run(mix: Mix, cast: Cast, runs: u64) {
     assert!(seeds.runs < 10 || total.delivered > 0, "worlds in which nothing is delivered show nothing");
 }
 
-/// Runs single worlds, each by its seed.
-#[allow(dead_code, reason = "not every test that runs worlds has single ones")]
-pub(crate) fn again(cast: Cast, worlds: &[(u64, Mix)]) {
-    for (seed, mix) in worlds {
-        if let Err(report) = run_seed(*seed, *mix, cast, Faults::default()) {
-            panic!("{report}");
-        }
-    }
-}
-
 macro_rules! tests {
     ($cast:expr, $runs:expr) => {
         mixes::tests! { $cast, $runs, steady Steady, lapping Lapping, shortepochs ShortEpochs, faults Faults,
