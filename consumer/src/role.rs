@@ -175,9 +175,7 @@ impl ConsumerRole {
             work += 1;
             match self.machine.poll_output().expect("it was just seen") {
                 Output::Land { arenas, size } => self.land(arenas, size, fabric)?,
-                Output::Retired { local, slot } => {
-                    self.retired.push((local, slot));
-                }
+                Output::Retired { local, slot } => self.retired.push((local, slot)),
                 output => self.item(output, fabric).into_iter().for_each(|item| self.send(item)),
             }
         }

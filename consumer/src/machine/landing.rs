@@ -160,7 +160,7 @@ impl Landing {
         match whole {
             // Where not one fits from its start on, the arena ends, unless it was only just begun.
             Some(end) if end > begins || arena.filled > arena.start => end.max(arena.filled) - arena.filled,
-            _ => memory.size - arena.filled,
+            _ => self.space(),
         }
     }
 
@@ -261,9 +261,14 @@ impl Landing {
         *self = Self { requested: self.requested, ..Self::new(self.budget) };
     }
 
+    /// Nothing of the next arena was handed out, and nothing is in flight into it: it is free again.
+    fn free_next(&mut self) {
+        self.free.extend(self.next.take().map(|arena| arena.slot));
+    }
+
     /// Forgets what was asked for and not handed out. Nothing may be in flight.
     pub(super) fn rewind(&mut self) {
-        self.free.extend(self.next.take().map(|arena| arena.slot));
+        self.free_next();
         if let Some(arena) = &mut self.current {
             arena.landed = arena.parsed;
             arena.filled = arena.parsed;
@@ -273,7 +278,7 @@ impl Landing {
     /// Ends the current arena. Nothing may be in flight into it.
     pub(super) fn retire(&mut self) -> Option<Output> {
         let memory = self.memory?;
-        self.free.extend(self.next.take().map(|arena| arena.slot));
+        self.free_next();
         self.current.take().map(|arena| Output::Retired { local: memory.local, slot: arena.slot })
     }
 

@@ -210,21 +210,22 @@ impl SegmentReader {
         let grant = *parts.epochs.covering(start, parts.now.time)?;
         parts.landing.open()?;
         let position = self.parse + u64::from(parts.landing.ahead());
-        let mut space = parts.landing.space_for_batches(self.lengths.expected());
+        let batch = self.lengths.expected();
+        let mut space = parts.landing.space_for_batches(batch);
         let known = self.tail.offset - position;
         if known == 0 && self.tail_rests {
             return None;
         }
         // Where batches are of one length, the last of an arena ends with its last byte.
-        let enough = if self.lengths.expected() > 0 { 8 } else { ARENA_SLACK };
+        let enough = if batch > 0 { 8 } else { ARENA_SLACK };
         let wanted = if self.tail.sealed { known } else { known + u64::from(self.guess) };
         if u64::from(space) < wanted.min(enough.into()) {
             if parts.landing.has_next() {
                 // It is as full as the one that is handed out of, whose end comes first.
                 return None;
             }
-            if parts.landing.go_on(self.lengths.expected(), self.lengths.cut_off()) {
-                space = parts.landing.space_for_batches(self.lengths.expected());
+            if parts.landing.go_on(batch, self.lengths.cut_off()) {
+                space = parts.landing.space_for_batches(batch);
             } else if u64::from(space) < known.min(enough.into()) {
                 self.hold = Some(Hold::NextArena);
                 return None;
